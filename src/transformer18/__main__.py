@@ -1,0 +1,4 @@
+from transformer18.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="python -m transformer18")

@@ -1,0 +1,171 @@
+"""The command line as a user meets it: what it prints, where it stops."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from transformer18 import cli
+from transformer18.checkpoint import read_checkpoint
+from transformer18.mini_german import split
+from transformer18.translator import Translator, translation_map
+
+SENTENCE = "the old man gives the child a book"
+GERMAN = "der alte Mann gibt dem Kind ein Buch"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*args, stdin=None):
+        return CliRunner().invoke(cli.main, args, input=stdin)
+
+    return invoke
+
+
+def fails(result, *parts):
+    """One line on stderr that says all of this, and no traceback."""
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    lines = [x for x in result.stderr.splitlines() if x[:6] != "model:"]
+    assert len(lines) == 1 and lines[0].startswith("Error: ")
+    for part in parts:
+        assert part in lines[0]
+
+
+@pytest.fixture
+def own_run(run, tmp_path):
+    """A run of a few steps on a few pairs."""
+    (tmp_path / "p.tsv").write_text("a b\tx y\nb a\ty x\n" * 30)
+    done = run(
+        "train", "--data", "p.tsv", "--dev", "p.tsv", "--vocab-size", "268",
+        "--steps", "3", "--out", "runs/mine",
+    )
+    assert done.exit_code == 0, done.output
+    return tmp_path / "runs" / "mine"
+
+
+def test_the_shipped_model_translates(run):
+    result = run("translate", SENTENCE)
+    assert result.stdout == GERMAN + "\n"
+    assert "pretrained" in result.stderr
+
+
+def test_words_lines_and_standard_input(run, tmp_path):
+    assert run("translate", *SENTENCE.split()).stdout == GERMAN + "\n"
+    two = f"{SENTENCE}\nthe cat sleeps\n"
+    (tmp_path / "two.txt").write_text(two)
+    expected = GERMAN + "\ndie Katze schläft\n"
+    assert run("translate", "--file", "two.txt").stdout == expected
+    assert run("translate", stdin=two).stdout == expected
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n"])
+def test_empty_text(run, text):
+    fails(run("translate", text), "empty", "write some words")
+
+
+def test_nothing_at_all(run):
+    fails(run("translate", stdin=""), "nothing to translate")
+
+
+def test_unknown_words_are_named(run):
+    result = run("translate", "the unicorn eats a pizza")
+    fails(result, "sentence 1", "'unicorn', 'pizza'", "never saw")
+
+
+def test_files_that_are_not_there_or_not_utf8(run, tmp_path):
+    fails(run("translate", "--file", "no.txt"), "no.txt", "check the path")
+    (tmp_path / "latin.txt").write_bytes("the cat\nschläft".encode("latin1"))
+    fails(run("translate", "--file", "latin.txt"), "latin.txt, line 2",
+          "not UTF-8")
+    fails(run("evaluate", "--data", "latin.txt"), "latin.txt, line 1", "TAB")
+    fails(run("train", "--data", "no.tsv"), "no.tsv")
+
+
+def test_missing_truncated_and_mixed_up_models(run, own_run):
+    fails(run("translate", "--model", "nowhere", "a"), "nowhere", "no check")
+    model = own_run / "model.safetensors"
+    data = model.read_bytes()
+    model.write_bytes(data[:-20])
+    fails(run("translate", "a"), "model.safetensors is cut off", "again")
+    model.write_bytes(data)
+    tokenizer = own_run / "tokenizer.model"
+    pieces = tokenizer.read_bytes()
+    tokenizer.write_bytes(pieces[:50])
+    fails(run("translate", "a"), "tokenizer.model is no sentencepiece model")
+    tokenizer.unlink()
+    fails(run("translate", "a"), "vocabulary.json")
+    (own_run / "vocabulary.json").write_text('{"words": ["a"]}')
+    fails(run("translate", "a"), "5 entries", "model 268")
+    (own_run / "vocabulary.json").write_text('{"wor')
+    fails(run("translate", "a"), "vocabulary.json is no vocabulary")
+
+
+def test_train_on_own_text_and_use_it(run, own_run):
+    names = {path.name for path in own_run.iterdir()}
+    assert names == {
+        "run.json", "metrics.jsonl", "model.safetensors", "tokenizer.model",
+    }
+    story = json.loads((own_run / "run.json").read_text())
+    assert story["recipe"]["steps"] == 3 and story["seed"] == 0
+    assert story["best"]["judged_by"] == "negative loss"
+    lines = (own_run / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["step"] == 3
+    assert read_checkpoint(own_run / "model.safetensors")[1]["d_model"] == 64
+    result = run("translate", "a b")
+    assert result.exit_code == 0 and "runs/mine" in result.stderr
+    result = run("evaluate", "--data", "p.tsv")
+    assert "sentences: 60" in result.stdout and "version:" in result.stdout
+
+
+def test_a_run_is_never_overwritten(run, own_run):
+    before = {p.name: p.read_bytes() for p in own_run.iterdir()}
+    again = run("train", "--data", "p.tsv", "--vocab-size", "268",
+                "--steps", "1", "--out", "runs/mine")
+    fails(again, "runs/mine", "already holds a run")
+    assert before == {p.name: p.read_bytes() for p in own_run.iterdir()}
+
+
+def test_text_that_does_not_fit(run, tmp_path):
+    (tmp_path / "p.tsv").write_text("a b\tx y\nb a\ty x\n" * 60)
+    fails(run("train", "--data", "p.tsv"), "vocabulary of 8000")
+    assert not (tmp_path / "runs").exists()
+    fails(
+        run("train", "--data", "p.tsv", "--vocab-size", "268",
+            "--max-tokens", "2"),
+        "max_tokens 2",
+    )
+
+
+def test_python_m_says_its_name():
+    done = subprocess.run(
+        [sys.executable, "-m", "transformer18", "translate", ""],
+        capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "transformer18", "--help"],
+        capture_output=True, text=True,
+    )
+    assert "python -m transformer18" in done.stdout
+
+
+def test_translator_in_python():
+    folder = cli.SHIPPED
+    translator = Translator.load(folder)
+    pairs = split(0, 0, 50, seed=4)[2]
+    sources = [source for source, _ in pairs]
+    together = translator.translate(sources)
+    assert together == [translator.translate([s])[0] for s in sources]
+    assert translator.translate([]) == []
+    with pytest.raises(TypeError, match="list of sentences"):
+        translator.translate(SENTENCE)
+    source, target, weights = translation_map(translator, SENTENCE)
+    assert source == [*SENTENCE.split(), "<end>"]
+    assert target == [*GERMAN.split(), "<end>"]
+    assert weights.shape == (2, 4, len(target), len(source))
+    assert (weights.sum(-1) - 1).abs().max() < 1e-5

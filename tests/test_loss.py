@@ -1,0 +1,84 @@
+"""The loss that never holds all logits equals the library's plain one."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformer18.loss import label_smoothed_loss
+from transformer18.vocabulary import PAD
+
+B, T, D, V = 3, 7, 5, 11
+
+
+def example(dtype=torch.float64):
+    torch.manual_seed(0)
+    features = torch.randn(B, T, D, dtype=dtype, requires_grad=True)
+    weight = torch.randn(V, D, dtype=dtype, requires_grad=True)
+    labels = torch.randint(1, V, (B, T))
+    labels[0, 4:] = labels[2, 1:] = PAD
+    return features, weight, labels
+
+
+def plain(features, weight, labels, smoothing):
+    return F.cross_entropy(
+        (features @ weight.T).flatten(0, 1), labels.flatten(),
+        label_smoothing=smoothing, ignore_index=PAD, reduction="sum",
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("chunk", [1, 4, 512])
+def test_value_and_gradients(smoothing, chunk):
+    features, weight, labels = example()
+    loss, nll = label_smoothed_loss(
+        features, weight, labels, smoothing=smoothing, chunk=chunk
+    )
+    expected = plain(features, weight, labels, smoothing)
+    assert abs(loss - expected) < 1e-10
+    assert abs(nll - plain(features, weight, labels, 0.0)) < 1e-10
+    ours = torch.autograd.grad(3 * loss, (features, weight))
+    theirs = torch.autograd.grad(3 * expected, (features, weight))
+    for mine, other in zip(ours, theirs):
+        assert (mine - other).abs().max() < 1e-10
+
+
+def test_gradients_numerically():
+    features, weight, labels = example()
+    assert torch.autograd.gradcheck(
+        lambda f, w: label_smoothed_loss(f, w, labels, chunk=4)[0],
+        (features, weight),
+    )
+
+
+def test_only_the_smoothed_loss_has_a_gradient():
+    features, weight, labels = example()
+    loss, nll = label_smoothed_loss(features, weight, labels)
+    assert loss.requires_grad and not nll.requires_grad
+
+
+def test_padding_alone_costs_nothing():
+    features, weight, labels = example()
+    loss, nll = label_smoothed_loss(features, weight, labels * 0)
+    loss.backward()
+    assert loss == nll == 0
+    assert (features.grad == 0).all() and (weight.grad == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype):
+    features, weight, labels = example(torch.float32)
+    expected = plain(features, weight, labels, 0.1)
+    with torch.autocast("cpu", dtype):
+        loss, _ = label_smoothed_loss(features, weight, labels)
+    assert loss.dtype == torch.float32
+    assert abs(loss / expected - 1) < 0.01
+    loss.backward()
+    theirs = torch.autograd.grad(expected, (features, weight))
+    for mine, other in zip((features.grad, weight.grad), theirs):
+        assert mine.dtype == torch.float32
+        assert (mine - other).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
+def test_smoothing_out_of_range(smoothing):
+    with pytest.raises(ValueError, match=rf"\[0, 1\), not {smoothing}"):
+        label_smoothed_loss(*example(), smoothing=smoothing)

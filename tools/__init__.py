@@ -1,0 +1,1 @@
+"""The workshop of the book: export, run and check its notebooks."""
