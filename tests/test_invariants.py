@@ -244,3 +244,13 @@ def test_compile_and_autocast_give_the_same():
     for dtype in (torch.bfloat16, torch.float16):
         with torch.autocast("cpu", dtype):
             assert (net(src, tgt).float() - plain).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_a_mask_of_numbers_is_refused(need_weights):
+    """torch would add it to the scores without a word."""
+    x = torch.randn(1, 5, 12)
+    with pytest.raises(TypeError, match="bool"):
+        MultiHeadAttention(12, 3)(
+            x, x, x, mask=torch.ones(5, 5), need_weights=need_weights
+        )

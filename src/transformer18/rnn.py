@@ -132,9 +132,9 @@ class GRUConfig:
         """V, the number of different tokens the model can write."""
         return self.tgt_vocab_size or self.src_vocab_size
 
-# %% ../../book/02_background.ipynb #2b4a8e4a
+# %% ../../book/02_background.ipynb #d9b4cfec
 class GRUParts(nn.Module):
-    """Where ids become vectors, vectors scores, and what is between."""
+    """The layers of the baseline, and the reading of the source."""
 
     def __init__(self, config: GRUConfig):
         super().__init__()
@@ -152,7 +152,14 @@ class GRUParts(nn.Module):
         """(V, D): the rows that features are multiplied with."""
         return self.output.weight
 
-# %% ../../book/02_background.ipynb #5235e835
+    def encode(self, src_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, S) -> memory (B, S, 2 D), mask (B, 1, S), state (B, D)."""
+        real = src_ids != PAD
+        x = self.dropout(self.src_embedding(src_ids))
+        memory, state = self.encoder(x, real)
+        return memory, real[:, None], state
+
+# %% ../../book/02_background.ipynb #0f331632
 class GRUSeq2Seq(GRUParts):
     """Recurrent encoder-decoder with additive attention (chapter 2).
 
@@ -167,13 +174,6 @@ class GRUSeq2Seq(GRUParts):
     ):
         sizes = src_vocab_size, tgt_vocab_size, d_model, dropout
         super().__init__(GRUConfig(*sizes))
-
-    def encode(self, src_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, S) -> memory (B, S, 2 D), mask (B, 1, S), state (B, D)."""
-        real = src_ids != PAD
-        x = self.dropout(self.src_embedding(src_ids))
-        memory, state = self.encoder(x, real)
-        return memory, real[:, None], state
 
     def decode(
         self, tgt_ids: Tensor, memory: Tensor, mask: Tensor, state: Tensor

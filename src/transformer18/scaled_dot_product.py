@@ -9,7 +9,7 @@ __all__ = ['scaled_dot_product', 'scaled_dot_product_attention']
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import attention
+from .attention import attention, check_mask
 
 # %% ../../book/11_scaled_dot_product.ipynb #eaef7e31
 def scaled_dot_product(query: Tensor, key: Tensor) -> Tensor:
@@ -35,6 +35,7 @@ def scaled_dot_product_attention(
     weights one fused kernel does it all and never holds the (T, S)
     matrix; the weights are computed only where somebody asks.
     """
+    check_mask(mask)
     if need_weights:
         return attention(
             query, key, value, score=scaled_dot_product, mask=mask

@@ -15,7 +15,7 @@ from .config import Parts, TransformerConfig
 from .decoder import Decoder
 from .encoder import Encoder
 
-# %% ../../book/06_encoder_decoder.ipynb #e5bed9fb
+# %% ../../book/06_encoder_decoder.ipynb #4cd51910
 class Vocabularies(nn.Module):
     """Where ids become vectors and vectors become scores of ids (3.4).
 
@@ -27,7 +27,9 @@ class Vocabularies(nn.Module):
     def __init__(self, config: TransformerConfig, parts: Parts):
         super().__init__()
         self.config, self.parts = config, parts
-        self.src_embedding = parts.embedding(config, config.src_vocab_size)
+        self.src_embedding = parts.embedding(
+            config, config.src_vocab_size
+        )
         self.tgt_embedding = self.src_embedding
         if config.tgt_vocab_size is not None:
             self.tgt_embedding = parts.embedding(

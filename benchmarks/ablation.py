@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""What each part of the Transformer is worth (chapter 18).
+
+    python benchmarks/ablation.py            all runs that are not there yet
+    python benchmarks/ablation.py --list     name them, run nothing
+    python benchmarks/ablation.py --only depth --out other.json
+
+Four studies, three seeds each:
+
+    plain    every ablation on mini German
+    clauses  every ablation on mini German with subordinate clauses
+    depth    some of them with six blocks for encoder and decoder each
+    data     Transformer and GRU on more and more sentence pairs
+
+A seed settles the sentences, the initial weights, the order of batches and
+dropout. Results go to benchmarks/results/ablation.json, which is written
+after every run, all of it or none of it; started again, the script goes on
+with what is missing. All runs take about half an hour on one core.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+import torch
+from transformer18.ablation import ablations, learning_curve
+from transformer18.batching import make_batch
+from transformer18.build import make_transformer
+from transformer18.config import TransformerConfig, count_parameters
+from transformer18.decoder import exact_match, greedy
+from transformer18.rnn import GRUSeq2Seq
+from transformer18.runs import MINI_RECIPE, Task, mini_german_task
+from transformer18.vocabulary import write_atomically
+
+OUT = ROOT / "benchmarks" / "results" / "ablation.json"
+SEEDS = (0, 1, 2)
+MAX_TOKENS = 512  # source tokens a batch, and target tokens
+N_DEV = 200  # sentences that a model is judged by
+SIZES = (250, 1000, 4000, 12_000)  # training pairs of the study `data`
+GRU_WIDTH = 76  # gives about the number of parameters of `mini`
+KEPT = ("step", "nll", "dev_loss", "metric")  # of every record
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: which study, which model, on which task, how long."""
+
+    study: str
+    model: str  # what is taken out; in the study `data`, the kind of model
+    seed: int
+    steps: int
+    eval_every: int
+    clauses: bool = False
+    n_layers: int = 2
+    n_train: int = 12_000
+    factor: float = MINI_RECIPE.factor
+    stop_at: float = 2.0  # an exact match that is never reached
+
+    @property
+    def name(self) -> str:
+        return f"{self.study}/{self.model}/{self.n_train}/{self.seed}"
+
+
+def all_runs() -> Iterator[Run]:
+    """Every run, seed by seed, so that a file cut short is of use."""
+    for seed in SEEDS:
+        for model in ablations():
+            yield Run("plain", model, seed, 800, 50, stop_at=0.9)
+        for model in ablations():
+            yield Run("clauses", model, seed, 300, 100, clauses=True)
+        for model in ("nothing", "norm", "residual", "feed-forward"):
+            yield Run("depth", model, seed, 300, 50, n_layers=6)
+        for n_train in SIZES:
+            for model in ("Transformer", "GRU"):
+                yield Run("data", model, seed, 600, 100, n_train=n_train)
+
+
+@cache
+def task_of(seed: int, clauses: bool) -> Task:
+    task, _ = mini_german_task(seed, clauses)
+    return replace(task, dev=task.dev[:N_DEV])
+
+
+def fingerprint() -> str:
+    """Changes when the sentences do, or how they are learnt."""
+    known = json.dumps([task_of(0, True).train[:1000], asdict(MINI_RECIPE)])
+    return hashlib.sha256(known.encode()).hexdigest()[:12]
+
+
+def gru_exact(model: GRUSeq2Seq, task: Task) -> float:
+    """`judge` for a model that is no Transformer."""
+    model.eval()
+    sources, targets = zip(*task.dev, strict=True)
+    encode, decode = task.tokenizer.encode, task.tokenizer.decode
+    src_ids = make_batch([(encode(source), []) for source in sources]).src_ids
+    with torch.no_grad():
+        rows = greedy(
+            model.next_token(src_ids), len(src_ids), src_ids.size(1) + 50
+        )
+    return exact_match([decode(row) for row in rows.tolist()], list(targets))
+
+
+def train(run: Run) -> dict:
+    """What is kept of one run."""
+    task = task_of(run.seed, run.clauses)
+    task = replace(task, train=task.train[: run.n_train])
+    vocab_size, evaluate = len(task.tokenizer), None
+    torch.manual_seed(run.seed)
+    if run.model == "GRU":
+        model = GRUSeq2Seq(vocab_size, d_model=GRU_WIDTH)
+
+        def evaluate(model):
+            return gru_exact(model, task)
+    else:
+        config = TransformerConfig.preset("mini", vocab_size, n_layers=run.n_layers)
+        parts = ablations()["nothing" if run.study == "data" else run.model]
+        model = make_transformer(config, parts)
+    recipe = replace(
+        MINI_RECIPE, steps=run.steps, eval_every=run.eval_every,
+        stop_at=run.stop_at, factor=run.factor,
+    )
+    began = time.process_time()
+    history = learning_curve(
+        model, task, recipe, seed=run.seed, max_tokens=MAX_TOKENS, evaluate=evaluate
+    )
+    return {
+        **asdict(run),
+        "parameters": count_parameters(model),
+        "cpu_seconds": round(time.process_time() - began, 1),
+        "history": [
+            {name: round(record[name], 4) for name in KEPT} for record in history
+        ],
+    }
+
+
+def write(path: Path, results: dict) -> None:
+    """All of it or none of it, a run a line."""
+    head = json.dumps(results["about"], indent=1)
+    lines = [f"{json.dumps(name)}: {json.dumps(run)}" for name, run in results["runs"].items()]
+    runs = ",\n".join(lines)
+    text = f'{{"about": {head},\n"runs": {{\n{runs}\n}}}}\n'
+    write_atomically(path, text.encode())
+
+
+def about() -> dict:
+    """What someone needs to make the file again."""
+    return {
+        "command": shlex.join(["python", "benchmarks/ablation.py"]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "hardware": f"{os.cpu_count()} CPU cores, one thread, no GPU",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "seeds": list(SEEDS),
+        "task": fingerprint(),
+        "max_tokens": MAX_TOKENS,
+        "n_dev": N_DEV,
+        "recipe": asdict(MINI_RECIPE),
+    }
+
+
+def load(path: Path) -> dict:
+    """The results so far. Exits where they are of another task."""
+    if not path.exists():
+        return {"about": about(), "runs": {}}
+    results = json.loads(path.read_text(encoding="utf-8"))
+    if results["about"]["task"] != fingerprint():
+        sys.exit(f"{path} was made with other sentences or another recipe: remove it")
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=OUT, help="the result file")
+    parser.add_argument("--only", help="a study: plain, clauses, depth or data")
+    parser.add_argument("--list", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    runs = [run for run in all_runs() if options.only in (None, run.study)]
+    results = load(options.out)
+    missing = [run for run in runs if run.name not in results["runs"]]
+    if options.list:
+        print(*(run.name for run in missing), sep="\n")
+        return
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    for number, run in enumerate(missing, start=1):
+        found = train(run)
+        results["runs"][run.name] = found
+        results["about"] |= {"date": datetime.now(UTC).date().isoformat()}
+        write(options.out, results)
+        last = found["history"][-1]
+        print(
+            f"{number}/{len(missing)} {run.name}: dev loss {last['dev_loss']:.3f}, "
+            f"exact {last['metric']:.3f} at step {last['step']}, "
+            f"{found['cpu_seconds']:.0f} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
