@@ -3,6 +3,7 @@
 import pytest
 import torch
 from safetensors.torch import save_file
+
 from transformer18.build import make_transformer
 from transformer18.checkpoint import (
     load_weights,

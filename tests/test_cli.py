@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+
 from transformer18 import cli
 from transformer18.checkpoint import read_checkpoint
 from transformer18.mini_german import split
@@ -84,6 +85,8 @@ def test_files_that_are_not_there_or_not_utf8(run, tmp_path):
           "not UTF-8")
     fails(run("evaluate", "--data", "latin.txt"), "latin.txt, line 1", "TAB")
     fails(run("train", "--data", "no.tsv"), "no.tsv")
+    three = ["--data", "a", "--data", "b", "--data", "c"]
+    fails(run("train", *three), "3 files", "one for each")
 
 
 def test_missing_truncated_and_mixed_up_models(run, own_run):

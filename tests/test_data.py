@@ -5,6 +5,7 @@ import gzip
 
 import pytest
 import torch
+
 from transformer18.batching import make_batch, token_batches
 from transformer18.corpus import read_corpus, read_lines
 from transformer18.decoder import shift_right

@@ -5,6 +5,7 @@ import copying
 import pytest
 import torch
 from torch import nn
+
 from transformer18.build import book_parts, make_transformer
 from transformer18.config import TransformerConfig
 from transformer18.decoder import DecoderBlock

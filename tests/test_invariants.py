@@ -3,7 +3,8 @@ nothing, decoding in steps gives what one pass gives, nothing is NaN."""
 
 import pytest
 import torch
-from transformer18.build import make_transformer
+
+from transformer18.build import book_parts, make_transformer
 from transformer18.config import TransformerConfig
 from transformer18.decoder import greedy
 from transformer18.incremental import greedy_search, next_token
@@ -11,7 +12,6 @@ from transformer18.loss import label_smoothed_loss
 from transformer18.masking import KeyValueCache, padding_mask
 from transformer18.multi_head import MultiHeadAttention
 from transformer18.transformer import DecoderOnly, EncoderOnly
-from transformer18.build import book_parts
 from transformer18.vocabulary import BEGIN, END, PAD
 
 in_both_orders = pytest.mark.parametrize("norm_first", [False, True])

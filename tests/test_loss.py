@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+
 from transformer18.loss import label_smoothed_loss
 from transformer18.vocabulary import PAD
 

@@ -4,6 +4,7 @@ model is as good as it says."""
 import json
 
 import pytest
+
 from transformer18.cli import SHIPPED
 from transformer18.config import TransformerConfig
 from transformer18.runs import (

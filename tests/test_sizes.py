@@ -3,6 +3,7 @@ fit."""
 
 import pytest
 import torch
+
 from transformer18.build import make_transformer
 from transformer18.config import (
     PRESETS,

@@ -44,10 +44,10 @@ def main():
 
 # ---
 def newest_run() -> Path:
-    """The newest own run that has a model, else the one in the package."""
+    """The newest own run that has a model, else the shipped one."""
     own = [path.parent for path in RUNS.glob("*/model.safetensors")]
     if own:
-        return max(own, key=lambda run: (run / "run.json").stat().st_mtime)
+        return max(own, key=lambda run: run.stat().st_mtime)
     return SHIPPED
 
 
@@ -66,13 +66,24 @@ def device() -> str:
 
 model_option = click.option(
     "--model", "run", metavar="FOLDER",
-    help="Folder of a run. Else the newest in runs/, else the shipped one.",
+    help="Folder of a run; else the newest in runs/, or the shipped one.",
 )
 data_option = click.option(
     "--data", multiple=True, metavar="FILE",
     help="Sentence pairs: one file (source TAB target) or, given twice, "
     "one file for each language. Plain or .gz. Else mini German.",
 )
+
+
+# ---
+def read_pairs(files):
+    """A corpus from the files after --data or --dev."""
+    if len(files) > 2:
+        raise ValueError(
+            f"{len(files)} files of sentence pairs: give one with both "
+            "languages, or one for each"
+        )
+    return read_corpus(*files)
 
 
 # ---
@@ -100,7 +111,7 @@ def translate(text, file, run):
 @model_option
 def evaluate(data, run):
     """Score a model on sentence pairs it has not seen."""
-    pairs = read_corpus(*data).pairs if data else mini_german_task()[1]
+    pairs = read_pairs(data).pairs if data else mini_german_task()[1]
     sources, targets = zip(*pairs, strict=True)
     hypotheses = load(run).translate(sources)
     click.echo(f"sentences: {len(pairs)}")
@@ -115,12 +126,12 @@ def text_task(data, dev, vocab_size) -> Task:
 
     Without dev pairs every hundredth pair, at most 1,000, is held out.
     """
-    corpus = read_corpus(*data)
+    corpus = read_pairs(data)
     if corpus.dropped:
         click.echo(f"dropped {corpus.dropped} pairs, one side empty")
     pairs = corpus.pairs
     if dev:
-        held_out = read_corpus(*dev).pairs
+        held_out = read_pairs(dev).pairs
     else:
         step = max(100, len(pairs) // 1000)
         held_out = pairs[::step]
@@ -137,9 +148,9 @@ def text_task(data, dev, vocab_size) -> Task:
 # ---
 @main.command()
 @data_option
-@click.option("--dev", multiple=True, metavar="FILE", help="Held-out pairs.")
+@click.option("--dev", multiple=True, metavar="FILE", help="Dev pairs.")
 @click.option("--out", metavar="FOLDER", help="Where the run goes.")
-@click.option("--preset", type=click.Choice(list(PRESETS)), default="mini")
+@click.option("--preset", type=click.Choice([*PRESETS]), default="mini")
 @click.option("--vocab-size", default=8000, show_default=True)
 @click.option("--steps", type=click.IntRange(1), help="Updates at most.")
 @click.option("--warmup", type=click.IntRange(1), default=1000)
@@ -161,7 +172,7 @@ def train(data, dev, out, preset, vocab_size, steps, warmup, max_tokens,
     click.echo(f"{len(task.train)} pairs, {len(task.tokenizer)} tokens")
     model = train_run(
         out, task, config, recipe, seed=seed, max_tokens=max_tokens,
-        device=device(), command=" ".join(["transformer18", *sys.argv[1:]]),
+        device=device(), command=" ".join(["transformer18", *sys.argv[1:]])
     )
     click.echo(f"best on dev, {task.metric}: "
                f"{judge(model, task, task.dev):.4f}")

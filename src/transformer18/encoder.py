@@ -54,7 +54,7 @@ class Encoder(nn.Module):
             x = block(x, mask, cache)
         return self.final_norm(x)
 
-# %% ../../book/04_encoder.ipynb #fb976583
+# %% ../../book/04_encoder.ipynb #2e2a02bc
 class TorchAttention(nn.Module):
     """`nn.MultiheadAttention` behind the masks and names of `Parts`.
 
@@ -79,6 +79,11 @@ class TorchAttention(nn.Module):
                 "without one, or build the model from book_parts()"
             )
         if mask is not None:
+            if mask.dtype != torch.bool:
+                raise TypeError(
+                    "a mask is boolean (True = may attend), not "
+                    f"{mask.dtype}: compare first, as in ids != PAD"
+                )
             B, T, S = query.size(0), query.size(1), key.size(1)
             mask = mask.expand(B, self.n_heads, T, S)
             mask = ~mask.reshape(B * self.n_heads, T, S)  # True = hidden

@@ -70,7 +70,7 @@ class AdditiveScore(nn.Module):
         key = self.key(key).unsqueeze(-3)  # (..., 1, S, d_inner)
         return self.weigh((query + key).tanh()).squeeze(-1)  # (..., T, S)
 
-# %% ../../book/02_background.ipynb #caf87b9a
+# %% ../../book/02_background.ipynb #535c5f81
 class GRUDecoder(nn.Module):
     """A GRU whose every state looks at the source.
 
@@ -90,7 +90,8 @@ class GRUDecoder(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, mask: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        states, last = self.gru(x, state[None].to(x.dtype))  # (B, T, D)
+        state = state[None].to(x.dtype)  # half precision under autocast
+        states, last = self.gru(x, state)  # (B, T, D)
         scores = self.score(states, memory)  # (B, T, S)
         scores = scores.masked_fill(~mask, float("-inf"))
         weights = scores.softmax(dim=-1).masked_fill(~mask, 0.0)
@@ -197,7 +198,7 @@ class GRUSeq2Seq(GRUParts):
         """The scores of the next token, as a function for `greedy`."""
         return NextToken(self, src_ids)
 
-# %% ../../book/02_background.ipynb #fe983517
+# %% ../../book/02_background.ipynb #08fae879
 class NextToken:
     """All ids so far (B, t) -> the scores of the next token (B, V).
 
@@ -214,8 +215,8 @@ class NextToken:
         new = ids[:, self.seen :]
         if not new.size(1):
             raise ValueError(
-                f"{self.seen} tokens were read, {ids.size(1)} are given: "
-                "add new ones, or start again with model.next_token"
+                f"all {ids.size(1)} tokens are read: add new ones, or "
+                "begin again with next_token"
             )
         features, self.state, _ = self.model.decode(
             new, self.memory, self.mask, self.state

@@ -1,0 +1,123 @@
+"""The benchmarks run, compare like with like, and their files are true."""
+
+import json
+import subprocess
+import sys
+from copy import deepcopy
+
+import copying
+import pytest
+import torch
+
+from benchmarks import training_step as bench
+from transformer18.loss import label_smoothed_loss
+from transformer18.training import train_step
+from transformer18.vocabulary import PAD
+
+
+def test_training_step_runs(tmp_path):
+    out = tmp_path / "found.json"
+    command = [sys.executable, bench.__file__, "--smoke", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert list(found["results"]) == ["smoke"]
+    assert done.stdout == bench.table("smoke", found["results"]["smoke"]) + "\n"
+    check(found)
+
+
+@pytest.mark.parametrize("wrong", [["--repeats", "0"], ["--sizes", "huge"]])
+def test_training_step_refuses(wrong, tmp_path):
+    out = tmp_path / "found.json"
+    command = [sys.executable, bench.__file__, "--smoke", "--out", str(out), *wrong]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and not out.exists()
+    assert wrong[0] in done.stderr and wrong[1] in done.stderr
+
+
+def test_stored_training_step():
+    """The file is whole, and of the sizes that the script measures now."""
+    found = json.loads(bench.OUT.read_text(encoding="utf-8"))
+    assert list(found["results"]) == ["tiny", "base"]
+    check(found)
+
+
+def check(found):
+    about = found["about"]
+    assert {"command", "date", "hardware", "cores", "torch", "machine"} <= about.keys()
+    assert about["contenders"].keys() == bench.CONTENDERS.keys()
+    assert about["machine"] == bench.machine(about["load"])
+    for size, one in found["results"].items():
+        assert one["sizes"] == bench.SIZES[size]
+        assert one["peak_bytes"].keys() == bench.CONTENDERS.keys()
+        assert list(one["dropout"]) == [str(p) for p in bench.DROPOUTS]
+        for measured in one["dropout"].values():
+            seconds = measured["cpu_seconds"]
+            assert seconds.keys() == bench.CONTENDERS.keys()
+            assert all(len(own) == one["repeats"] for own in seconds.values())
+            assert measured["summary"] == bench.summary(seconds)
+
+
+@pytest.fixture
+def models():
+    """Both models with the same weights, far from their start."""
+    torch.manual_seed(1)
+    ours = bench.make_model("package", "smoke", dropout=0.0)
+    theirs = bench.make_model("torch.nn", "smoke", dropout=0.0)
+    with torch.no_grad():
+        for weight in ours.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+        theirs.embedding.weight.copy_(ours.src_embedding.weight)
+    copying.copy_transformer(ours, theirs.inner)
+    return ours, theirs
+
+
+@pytest.fixture
+def batch():
+    """With padding, so that a missing mask shows."""
+    torch.manual_seed(2)
+    batch = bench.make_ids("smoke")
+    batch.src_ids[0, 4:] = batch.labels[1, 3:] = PAD
+    return batch
+
+
+def test_the_models_compute_the_same(models, batch):
+    ours, theirs = (model.features(batch.src_ids, batch.tgt_ids) for model in models)
+    real = batch.labels != PAD
+    assert (ours - theirs)[real].abs().max() < 1e-5
+
+
+def test_the_loops_do_the_same(models, batch):
+    """A step of plain gradient descent in either loop moves both models'
+    weights by the same: one loss, one gradient."""
+    moved = []
+    for model in models:
+        start = deepcopy(model.state_dict())
+        before = model.output_weight.detach().clone()
+        for step in (bench.plain_step, train_step):
+            model.load_state_dict(start)
+            sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+            step(model, batch, sgd, bench.RECIPE)
+            moved.append(model.output_weight.detach() - before)
+    assert moved[0].abs().max() > 1e-3
+    for other in moved[1:]:
+        assert (other - moved[0]).abs().max() < 1e-6
+
+
+def test_plain_loss_is_the_smoothed_one(models, batch):
+    model = models[0]
+    features = model.features(batch.src_ids, batch.tgt_ids)
+    loss, _ = label_smoothed_loss(features, model.output_weight, batch.labels)
+    still = torch.optim.SGD(model.parameters(), lr=0.0)
+    plain = bench.plain_step(model, batch, still, bench.RECIPE)
+    assert plain == pytest.approx(loss.item() / batch.n_tokens, rel=1e-6)
+
+
+def test_each_contender_learns():
+    """Many steps on one batch: the loss falls, so nothing is left out."""
+    for name in bench.CONTENDERS:
+        step = bench.make_step(name, "smoke", dropout=0.0)
+        first = step()
+        for _ in range(30):
+            last = step()
+        assert last < first, name
