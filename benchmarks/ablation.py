@@ -80,11 +80,11 @@ def all_runs() -> Iterator[Run]:
     """Every run, seed by seed, so that a file cut short is of use."""
     for seed in SEEDS:
         for model in ablations():
-            yield Run("plain", model, seed, 700, 100, stop_at=0.9)
+            yield Run("plain", model, seed, 600, 50, stop_at=0.9)
         for model in ablations():
             yield Run("clauses", model, seed, 300, 100, clauses=True)
         for model in ("nothing", "pre-norm", "norm", "residual"):
-            yield Run("depth", model, seed, 300, 50, n_layers=6)
+            yield Run("depth", model, seed, 200, 50, n_layers=6)
         for n_train in SIZES:
             for model, factor in FACTORS.items():
                 yield Run(

@@ -70,7 +70,7 @@ SIZES = {
         d_model=12, n_heads=2, d_ff=20, n_layers=1, vocab_size=23, sentences=3, tokens=7
     ),
 }  # fmt: skip
-REPEATS = {"tiny": 9, "base": 4, "smoke": 3}  # rounds, after one to warm up
+REPEATS = {"tiny": 5, "base": 3, "smoke": 3}  # rounds, after one to warm up
 DROPOUTS = (0.1, 0.0)
 CONTENDERS = {  # name: (model, loop); the first is what the rest is measured by
     "torch.nn, plain loop": ("torch.nn", "plain"),

@@ -10,7 +10,11 @@ from click.testing import CliRunner
 from transformer18 import cli
 from transformer18.checkpoint import read_checkpoint
 from transformer18.mini_german import split
-from transformer18.translator import Translator, translation_map
+from transformer18.translator import (
+    SHIPPED,
+    Translator,
+    translation_map,
+)
 
 SENTENCE = "the old man gives the child a book"
 GERMAN = "der alte Mann gibt dem Kind ein Buch"
@@ -158,7 +162,7 @@ def test_python_m_says_its_name():
 
 
 def test_translator_in_python():
-    folder = cli.SHIPPED
+    folder = SHIPPED
     translator = Translator.load(folder)
     pairs = split(0, 0, 50, seed=4)[2]
     sources = [source for source, _ in pairs]

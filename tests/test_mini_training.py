@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from transformer18.cli import SHIPPED
 from transformer18.config import TransformerConfig
 from transformer18.runs import (
     MINI_RECIPE,
@@ -14,7 +13,7 @@ from transformer18.runs import (
     mini_german_task,
     train_run,
 )
-from transformer18.translator import Translator
+from transformer18.translator import SHIPPED, Translator
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
