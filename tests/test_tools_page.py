@@ -30,6 +30,8 @@ def site(tmp_path_factory):
     nb = toybook.toy()["12_double"]
     nb["cells"].append(code("#| hide\nkept_from_the_page = 1", "hide"))
     nb["cells"].append(code("#| export third\nTHREE = 3", "third"))
+    folded = code("#| export third\nFOUR = 4", "folded", tags=["hide-input"])
+    nb["cells"].append(folded)
     nb["cells"].append(text("See [0](00_start.ipynb#0-start) and $x^2$.", "end"))
     toybook.save(root, "12_double", nb)
     done = build(root)
@@ -59,10 +61,17 @@ def test_exported_cells_are_marked(page):
         "→ transformer18.double",
         "→ transformer18.double",
         "→ transformer18.third",
+        "→ transformer18.third",
     ]
     text = words(page)
     assert re.search(r"→ transformer18\.double\s+def twice\(x\):", text), "right above its cell"
     assert re.search(r"→ transformer18\.third\s+THREE = 3", text)
+
+
+def test_exported_cells_can_be_folded(page):
+    folds = re.findall(r"<details[^>]*above-input.*?</details>", page, flags=re.DOTALL)
+    assert [("FOUR" in fold, "THREE" in fold) for fold in folds] == [(True, False)]
+    assert re.search(r"→ transformer18\.third\s+Show code", words(page)), "mark above the fold"
 
 
 def test_hidden_cells_are_gone(page):

@@ -12,6 +12,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
+from sphinx.transforms.post_transforms import SphinxPostTransform
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -43,7 +44,7 @@ def without_directives(code: nodes.literal_block) -> nodes.literal_block | None:
 
 
 class ShowCells(SphinxTransform):
-    """Strip and mark the code cells of one notebook."""
+    """Strip the code cells of one notebook, and note where they go."""
 
     default_priority = 400
 
@@ -61,7 +62,7 @@ class ShowCells(SphinxTransform):
                 continue
             module = exported_to(code.astext(), default)
             if module:
-                cell.parent.insert(cell.parent.index(cell), mark(module))
+                cell.parent["exported_to"] = module
             new = without_directives(code)
             if new:
                 code.parent.replace(code, new)
@@ -69,7 +70,20 @@ class ShowCells(SphinxTransform):
                 cell.parent.remove(cell)
 
 
+class MarkCells(SphinxPostTransform):
+    """Mark the exported cells. This has to wait until the cells tagged
+    `hide-input` are folded (199), which looks at a cell's first part."""
+
+    default_priority = 250
+
+    def run(self, **kwargs) -> None:
+        for cell in self.document.findall(nodes.container):
+            if module := cell.get("exported_to"):
+                cell.insert(0, mark(module))
+
+
 def setup(app: Sphinx) -> dict:
     """Register the extension."""
     app.add_transform(ShowCells)
+    app.add_post_transform(MarkCells)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
