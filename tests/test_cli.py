@@ -139,7 +139,10 @@ def test_a_run_is_never_overwritten(run, own_run):
 
 def test_text_that_does_not_fit(run, tmp_path):
     (tmp_path / "p.tsv").write_text("a b\tx y\nb a\ty x\n" * 60)
-    fails(run("train", "--data", "p.tsv"), "vocabulary of 8000")
+    big = ["--vocab-size", "8000"]
+    fails(run("train", "--data", "p.tsv", *big), "vocabulary of 8000")
+    small = ["--vocab-size", "10"]
+    fails(run("train", "--data", "p.tsv", *small), "vocabulary of 10")
     assert not (tmp_path / "runs").exists()
     fails(
         run("train", "--data", "p.tsv", "--vocab-size", "268",
@@ -176,3 +179,23 @@ def test_translator_in_python():
     assert target == [*GERMAN.split(), "<end>"]
     assert weights.shape == (2, 4, len(target), len(source))
     assert (weights.sum(-1) - 1).abs().max() < 1e-5
+
+
+def test_without_a_size_the_vocabulary_is_what_the_text_fills(run, tmp_path):
+    (tmp_path / "p.tsv").write_text("a b\tx y\nb a\ty x\n" * 60)
+    done = run("train", "--data", "p.tsv", "--steps", "2", "--out", "r")
+    assert done.exit_code == 0 and "269 tokens" in done.output
+    assert "loss per token" in done.output
+
+
+def test_options_that_would_be_ignored_are_refused(run, tmp_path):
+    fails(run("train", "--warmup", "7"), "need --data")
+    fails(run("train", "--dev", "x.tsv"), "need --data")
+    (tmp_path / "two.txt").write_text("the cat sleeps\n")
+    fails(run("translate", "--file", "two.txt", "a"), "not both")
+
+
+def test_empty_lines_of_a_file_stay(run):
+    lines = "the cat sleeps\n\nthe dog sleeps\n"
+    german = "die Katze schläft\n\nder Hund schläft\n"
+    assert run("translate", stdin=lines).stdout == german

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['RUNS', 'OneLineErrors', 'main', 'newest_run', 'load', 'device', 'model_option', 'data_option', 'read_pairs',
-           'translate', 'evaluate', 'text_task', 'train']
+           'sentences_of', 'translate', 'evaluate', 'text_task', 'text_recipe', 'report', 'AT_LEAST_1', 'for_text',
+           'train', 'run', 'run_on_mini_german', 'run_on_text']
 
 # %% ../../book/19_full_model.ipynb #5b40883d
 import sys
@@ -32,7 +33,7 @@ from .translator import SHIPPED, Translator
 
 RUNS = Path("runs")
 
-# %% ../../book/19_full_model.ipynb #0b7b6f09
+# %% ../../book/19_full_model.ipynb #ab1e42e4
 class OneLineErrors(click.Group):
     """Bad input ends in one line and exit code 1, without a traceback."""
 
@@ -44,6 +45,7 @@ class OneLineErrors(click.Group):
 
 
 @click.group(cls=OneLineErrors)
+@click.version_option(package_name="transformer18")
 def main():
     """Train the Transformer of this book, and translate with it."""
 
@@ -89,23 +91,33 @@ def read_pairs(files):
         )
     return read_corpus(*files)
 
-# %% ../../book/19_full_model.ipynb #2dac4a4d
+# %% ../../book/19_full_model.ipynb #c488f3de
+def sentences_of(text, file) -> list[str]:
+    """What is to be translated: the words given, or lines of a file."""
+    if text and file:
+        raise ValueError("give a text or --file, not both")
+    if text:
+        return [" ".join(text)]
+    lines = read_lines(file) if file else sys.stdin.read().splitlines()
+    lines = list(lines)
+    if not any(line.strip() for line in lines):
+        raise ValueError("nothing to translate: give some text")
+    return lines
+
+# %% ../../book/19_full_model.ipynb #91263043
 @main.command()
 @click.argument("text", nargs=-1)
 @click.option("--file", metavar="FILE", help="Translate each line of it.")
 @model_option
 def translate(text, file, run):
-    """Translate TEXT, the lines of a file, or of standard input."""
-    if text:
-        sentences = [" ".join(text)]
-    elif file:
-        sentences = list(read_lines(file))
-    else:
-        sentences = sys.stdin.read().splitlines()
-    if not sentences:
-        raise ValueError("nothing to translate: give some text")
-    for line in load(run).translate(sentences):
-        click.echo(line)
+    """Translate TEXT; without it the lines of --file, or of standard
+    input. An empty line stays an empty line."""
+    lines = sentences_of(text, file)
+    keep = [bool(text or line.strip()) for line in lines]
+    given = [line for line, kept in zip(lines, keep) if kept]
+    found = iter(load(run).translate(given))
+    for kept in keep:
+        click.echo(next(found) if kept else "")
 
 # %% ../../book/19_full_model.ipynb #2aa7c9a8
 @main.command()
@@ -121,7 +133,7 @@ def evaluate(data, run):
         told = f"{value:.4g}" if isinstance(value, float) else value
         click.echo(f"{name}: {told}")
 
-# %% ../../book/19_full_model.ipynb #ef6eab25
+# %% ../../book/19_full_model.ipynb #d48356fd
 def text_task(data, dev, vocab_size) -> Task:
     """Any parallel text as a task, with byte-pair encoding.
 
@@ -142,35 +154,67 @@ def text_task(data, dev, vocab_size) -> Task:
             "no pairs left to train on: give more, or dev pairs (--dev)"
         )
     text = (sentence for pair in pairs for sentence in pair)
-    tokenizer = train_tokenizer(text, vocab_size)
+    tokenizer = train_tokenizer(
+        text, vocab_size or 8000, exact=vocab_size is not None
+    )
     return Task(pairs, held_out, tokenizer, metric="negative loss")
 
-# %% ../../book/19_full_model.ipynb #549a1c4f
+# %% ../../book/19_full_model.ipynb #f3654cdc
+def text_recipe(steps, warmup) -> Recipe:
+    """For text of any kind; looks at dev ten times or more."""
+    steps = steps or 10_000
+    return Recipe(
+        steps=steps, warmup=warmup or max(1, min(1000, steps // 10)),
+        clip=1.0, eval_every=max(1, min(1000, steps // 10)),
+    )
+
+
+def report(model, task, pairs, name: str) -> None:
+    """Print how good a model is on sentence pairs."""
+    found = judge(model, task, pairs)
+    if task.metric == "negative loss":
+        click.echo(f"{name}: loss per token {-found:.4f}")
+    else:
+        click.echo(f"{name}: {found:.2%} exactly right")
+
+# %% ../../book/19_full_model.ipynb #3a1c2632
+AT_LEAST_1 = click.IntRange(1)
+
+
+def for_text(name: str, kind, help: str):
+    """An option that only goes with --data."""
+    return click.option(name, type=kind, help=f"{help} With --data only.")
+
+
 @main.command()
 @data_option
-@click.option("--dev", multiple=True, metavar="FILE", help="Dev pairs.")
-@click.option("--out", metavar="FOLDER", help="Where the run goes.")
-@click.option("--preset", type=click.Choice([*PRESETS]), default="mini")
-@click.option("--vocab-size", default=8000, show_default=True)
-@click.option("--steps", type=click.IntRange(1), help="Updates at most.")
-@click.option("--warmup", type=click.IntRange(1), default=1000)
-@click.option("--max-tokens", type=click.IntRange(1), default=4096)
-@click.option("--seed", default=0, show_default=True)
-@click.option("--threads", type=click.IntRange(1), help="CPU threads.")
-def train(data, dev, out, preset, vocab_size, steps, warmup, max_tokens,
-          seed, threads):
+@click.option("--dev", multiple=True, metavar="FILE",
+              help="Dev pairs. Else every hundredth pair, at most 1,000.")
+@click.option("--out", metavar="FOLDER", help="Else runs/DATE-TIME.")
+@click.option("--preset", type=click.Choice([*PRESETS]), default="mini",
+              show_default=True, help="Size of the model.")
+@click.option("--steps", type=AT_LEAST_1, help="Updates at most.")
+@click.option("--seed", default=0, show_default=True, help="Of chance.")
+@click.option("--threads", type=AT_LEAST_1, help="CPU threads.")
+@for_text("--vocab-size", AT_LEAST_1, "Tokens; else 8,000, or fewer.")
+@for_text("--warmup", AT_LEAST_1, "Steps; else a tenth, at most 1,000.")
+@for_text("--max-tokens", AT_LEAST_1, "Tokens a batch; else 4,096.")
+def train(data, dev, out, preset, steps, seed, threads, **text):
     """Train a model: on mini German, or on your own text (--data)."""
     if threads or preset == "mini":  # too small to share out
         torch.set_num_threads(threads or 1)
     out = out or RUNS / datetime.now().strftime("%Y-%m-%d-%H%M%S")
     if data:
-        task, test = text_task(data, dev, vocab_size), None
-        recipe = Recipe(steps=10_000, warmup=warmup, clip=1.0)
+        run_on_text(data, dev, out, preset, steps, seed, **text)
+    elif dev or any(text.values()):
+        names = "--dev, --vocab-size, --warmup and --max-tokens"
+        raise ValueError(f"{names} need --data: give some pairs")
     else:
-        task, test = mini_german_task(seed)
-        recipe, max_tokens = MINI_RECIPE, MINI_TOKENS
-    if steps:
-        recipe = replace(recipe, steps=steps)
+        run_on_mini_german(out, preset, steps, seed)
+
+# %% ../../book/19_full_model.ipynb #aeee15a9
+def run(out, task, recipe, preset, seed, max_tokens):
+    """Train, store, and say where."""
     config = TransformerConfig.preset(preset, len(task.tokenizer))
     click.echo(f"{len(task.train)} pairs, {len(task.tokenizer)} tokens")
     command = " ".join(["transformer18", *sys.argv[1:]])
@@ -178,9 +222,21 @@ def train(data, dev, out, preset, vocab_size, steps, warmup, max_tokens,
         out, task, config, recipe, seed=seed, max_tokens=max_tokens,
         device=device(), command=command,
     )
-    click.echo(f"best on dev, {task.metric}: "
-               f"{judge(model, task, task.dev):.4f}")
-    if test:
-        click.echo(f"{len(test)} unseen sentences, {task.metric}: "
-                   f"{judge(model, task, test):.4f}")
+    report(model, task, task.dev, "dev")
     click.echo(f"the run is in {out}")
+    return model
+
+
+def run_on_mini_german(out, preset, steps, seed) -> None:
+    task, test = mini_german_task(seed)
+    recipe = replace(MINI_RECIPE, steps=steps or MINI_RECIPE.steps)
+    model = run(out, task, recipe, preset, seed, MINI_TOKENS)
+    report(model, task, test, f"{len(test):,} unseen sentences")
+
+
+def run_on_text(
+    data, dev, out, preset, steps, seed, vocab_size, warmup, max_tokens
+) -> None:
+    task = text_task(data, dev, vocab_size)
+    recipe = text_recipe(steps, warmup)
+    run(out, task, recipe, preset, seed, max_tokens or 4096)

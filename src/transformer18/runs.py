@@ -108,9 +108,9 @@ def mini_german_task(seed: int = 0, clauses: bool = False):
     words = Vocabulary.build(text for pair in train for text in pair)
     return Task(train, dev, words), test
 
-# %% ../../book/17_training.ipynb #32c06013
+# %% ../../book/17_training.ipynb #86b0db88
 def describe_run(config, recipe: Recipe, seed: int, **more) -> dict:
-    """What someone needs to do the run again."""
+    """What someone needs, besides the data, to do the run again."""
     return {
         "config": asdict(config),
         "recipe": asdict(recipe),

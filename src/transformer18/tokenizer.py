@@ -79,12 +79,13 @@ def train_tokenizer(
     vocab_size: int,
     *,
     byte_fallback: bool = True,
+    exact: bool = True,
 ) -> Tokenizer:
     """Learn `vocab_size` pieces from sentences: training data only.
 
     byte_fallback gives each of the 256 bytes an id, so that nothing is
-    unknown. Raises ValueError for a vocabulary that the text cannot fill
-    or that does not hold its characters.
+    unknown. With exact=False a text that cannot fill the vocabulary gets
+    a smaller one. Raises ValueError for a vocab_size that does not fit.
     """
     model = io.BytesIO()
     try:
@@ -92,12 +93,13 @@ def train_tokenizer(
             sentence_iterator=iter(sentences), model_writer=model,
             vocab_size=vocab_size, model_type="bpe",
             character_coverage=1.0, byte_fallback=byte_fallback,
-            normalization_rule_name="identity",
+            normalization_rule_name="identity", hard_vocab_limit=exact,
             pad_id=PAD, bos_id=BEGIN, eos_id=END, unk_id=UNKNOWN,
             minloglevel=2, num_threads=1,
         )
     except RuntimeError as error:
         reason = str(error).split("] ")[-1].strip() or "no sentences"
+        reason = reason.split(" Increase")[0]  # options of the library
         raise ValueError(
             f"cannot learn a vocabulary of {vocab_size}: {reason}"
         ) from None

@@ -183,7 +183,7 @@ class Loop:
         self.history.append(record)
         return shown
 
-# %% ../../book/17_training.ipynb #60c64b48
+# %% ../../book/17_training.ipynb #a24ca55f
 def fit(
     model, batches: Callable[[int], Iterable[Batch]], recipe: Recipe, *,
     evaluate: Callable[[nn.Module], float] | None = None,
@@ -200,8 +200,9 @@ def fit(
     progress   show a bar
 
     A record holds step, epoch, seconds, tokens (target tokens so far),
-    learning_rate, nll (nats per token since the last record) and, with
-    evaluate, metric and best (is it the best so far?). The model ends
+    learning_rate, nll (plain loss per token, mean over the batches since
+    the last record, dropout on) and, with evaluate, metric and best (is
+    it the best so far?). The model ends
     with the weights of the last step. All randomness is torch's: seed it.
 
     Raises ValueError for an epoch without batches, FloatingPointError

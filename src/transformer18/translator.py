@@ -67,7 +67,7 @@ class Translator:
         check_sentences(sentences, self.tokenizer)
         return translate_all(self.model, self.tokenizer, sentences)
 
-# %% ../../book/19_full_model.ipynb #7cc16531
+# %% ../../book/19_full_model.ipynb #6a75f38b
 def check_sentences(sentences: Sequence[str], tokenizer) -> None:
     """Raise for sentences that cannot be translated, naming the first."""
     if isinstance(sentences, str):
@@ -84,18 +84,19 @@ def check_sentences(sentences: Sequence[str], tokenizer) -> None:
             words = ", ".join(repr(word) for word in unknown)
             raise ValueError(
                 f"sentence {number} has words that the model never saw: "
-                f"{words}; use words of its vocabulary, or train a model "
-                "on text that has them"
+                f"{words}; use words as its training text has them (the "
+                "shipped model: lower case, no full stop), or train a "
+                "model on other text"
             )
 
-# %% ../../book/19_full_model.ipynb #2d9aa705
+# %% ../../book/19_full_model.ipynb #59c8a679
 @torch.inference_mode()
 def translation_map(translator: Translator, sentence: str):
     """A translation, and what each of its tokens looked at.
 
     Returns (source tokens, target tokens, weights (N, H, T, S)): the
-    cross-attention of every decoder block in the one pass that scores
-    the translation. The last token of each side is `end`.
+    cross-attention of every decoder block, in one pass over the finished
+    translation. The last token of each side is `end`.
     """
     check_sentences([sentence], translator.tokenizer)
     model, tokenizer = translator.model, translator.tokenizer
