@@ -1,5 +1,7 @@
 """A checkpoint gives the model back, and nothing is lost when it can't."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -80,3 +82,23 @@ def test_missing_foreign_and_other_configuration(tmp_path):
         ValueError, match=r"another configuration .*d_model 12 against 24"
     ):
         load_weights(model(d_model=24), path)
+
+
+@pytest.mark.parametrize("config", ["[1]", "3", "null", "{"])
+def test_metadata_that_is_no_configuration(tmp_path, config):
+    path = tmp_path / "m.safetensors"
+    save_file({"x": torch.zeros(2)}, path, {"config": config, "notes": "{}"})
+    with pytest.raises(ValueError, match="not written by this package"):
+        read_checkpoint(path)
+
+
+def test_tensors_of_another_shape(tmp_path):
+    path, net = tmp_path / "m.safetensors", model()
+    save_checkpoint(net, path)
+    weights, config, notes = read_checkpoint(path)
+    name = next(iter(weights))
+    weights[name] = torch.zeros(3, 3)
+    metadata = {"config": json.dumps(config), "notes": json.dumps(notes)}
+    save_file(weights, path, metadata)
+    with pytest.raises(ValueError, match=f"in 1 tensors, {name}"):
+        load_weights(net, path)

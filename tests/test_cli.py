@@ -133,7 +133,7 @@ def test_a_run_is_never_overwritten(run, own_run):
     before = {p.name: p.read_bytes() for p in own_run.iterdir()}
     again = run("train", "--data", "p.tsv", "--vocab-size", "268",
                 "--steps", "1", "--out", "runs/mine")
-    fails(again, "runs/mine", "already holds a run")
+    fails(again, "runs/mine", "not empty", "another folder")
     assert before == {p.name: p.read_bytes() for p in own_run.iterdir()}
 
 
@@ -172,6 +172,9 @@ def test_translator_in_python():
     together = translator.translate(sources)
     assert together == [translator.translate([s])[0] for s in sources]
     assert translator.translate([]) == []
+    assert translator.translate(iter(sources[:2])) == together[:2]
+    with pytest.raises(TypeError, match="sentence 2 is no text: None"):
+        translator.translate([SENTENCE, None])
     with pytest.raises(TypeError, match="list of sentences"):
         translator.translate(SENTENCE)
     source, target, weights = translation_map(translator, SENTENCE)
@@ -199,3 +202,42 @@ def test_empty_lines_of_a_file_stay(run):
     lines = "the cat sleeps\n\nthe dog sleeps\n"
     german = "die Katze schläft\n\nder Hund schläft\n"
     assert run("translate", stdin=lines).stdout == german
+
+
+def test_a_folder_with_anything_in_it_is_left_alone(run, tmp_path):
+    (tmp_path / "p.tsv").write_text("a b\tx y\nb a\ty x\n" * 60)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "model.safetensors").write_bytes(b"precious")
+    for out in ("old", "p.tsv"):
+        result = run("train", "--data", "p.tsv", "--steps", "1", "--out", out)
+        fails(result, out, "another folder")
+    assert (tmp_path / "old" / "model.safetensors").read_bytes() == b"precious"
+    assert len(list((tmp_path / "old").iterdir())) == 1
+
+
+def test_bad_dev_pairs_show_before_training(run, tmp_path):
+    (tmp_path / "p.tsv").write_text("a b\tx y\nb a\ty x\n" * 60)
+    (tmp_path / "d.tsv").write_text("a b\tx y\na b" + " a" * 500 + "\tx\n")
+    result = run("train", "--data", "p.tsv", "--dev", "d.tsv", "--out", "r",
+                 "--max-tokens", "100", "--steps", "1")
+    fails(result, "dev: pair 1", "max_tokens 100")
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "option", [["--seed", "9" * 20], ["--threads", "9" * 9], ["--steps", "0"]]
+)
+def test_numbers_out_of_range(run, option):
+    result = run("train", *option)
+    assert result.exit_code == 2 and option[0] in result.stderr
+
+
+def test_a_reader_that_has_had_enough(tmp_path):
+    (tmp_path / "many.txt").write_text("the cat sleeps\n" * 9000)
+    done = subprocess.run(
+        f"{sys.executable} -m transformer18 translate --file many.txt"
+        " | head -1",
+        shell=True, cwd=tmp_path, capture_output=True, text=True,
+    )
+    assert done.stdout == "die Katze schläft\n"
+    assert "Broken" not in done.stderr and "Traceback" not in done.stderr

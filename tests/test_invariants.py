@@ -254,3 +254,9 @@ def test_a_mask_of_numbers_is_refused(need_weights):
         MultiHeadAttention(12, 3)(
             x, x, x, mask=torch.ones(5, 5), need_weights=need_weights
         )
+
+
+def test_a_target_for_each_source():
+    """One source with three targets would pass for three hypotheses."""
+    with pytest.raises(ValueError, match="1 source .* 3 targets"):
+        model()(ids(1, 7, 23), ids(3, 5))

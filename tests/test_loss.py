@@ -83,3 +83,13 @@ def test_autocast(dtype):
 def test_smoothing_out_of_range(smoothing):
     with pytest.raises(ValueError, match=rf"\[0, 1\), not {smoothing}"):
         label_smoothed_loss(*example(), smoothing=smoothing)
+
+
+def test_labels_and_shapes_that_do_not_fit():
+    features, weight, labels = example()
+    with pytest.raises(IndexError, match="id 11 is outside"):
+        label_smoothed_loss(features, weight, labels.clamp(min=V))
+    with pytest.raises(ValueError, match="do not fit labels"):
+        label_smoothed_loss(features, weight, labels[:, 1:])
+    with pytest.raises(ValueError, match="chunk must be at least 1, not -1"):
+        label_smoothed_loss(features, weight, labels, chunk=-1)

@@ -39,7 +39,7 @@ def save_checkpoint(model, path: str | Path, **notes) -> None:
     metadata = {"config": json.dumps(config), "notes": json.dumps(notes)}
     write_atomically(path, save(own_tensors(model), metadata))
 
-# %% ../../book/17_training.ipynb #2852bb4c
+# %% ../../book/17_training.ipynb #c55ad020
 def read_checkpoint(path: str | Path) -> tuple[dict, dict, dict]:
     """(weights, configuration, notes) of a checkpoint file.
 
@@ -55,21 +55,21 @@ def read_checkpoint(path: str | Path) -> tuple[dict, dict, dict]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             weights = {key: file.get_tensor(key) for key in file.keys()}
-        config = json.loads(metadata["config"])
-        notes = json.loads(metadata["notes"])
+        config = dict(json.loads(metadata["config"]))
+        notes = dict(json.loads(metadata["notes"]))
     except SafetensorError as error:
         raise ValueError(
             f"{path} is cut off or no safetensors file ({error}): "
             "restore it or train again"
         ) from None
-    except (KeyError, json.JSONDecodeError):
+    except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"{path} holds no configuration, so it was not written by "
             "this package: give a checkpoint that was"
         ) from None
     return weights, config, notes
 
-# %% ../../book/17_training.ipynb #e3966a68
+# %% ../../book/17_training.ipynb #0dbd3dd1
 def load_weights(model: nn.Module, path: str | Path) -> dict:
     """Put the weights of a checkpoint into a model; return its notes.
 
@@ -88,11 +88,13 @@ def load_weights(model: nn.Module, path: str | Path) -> dict:
             f"{path} is of another configuration (file against model): "
             f"{told}"
         )
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    missing = [name for name in missing if name in own_tensors(model)]
-    if missing or unexpected:
+    wanted = {k: v.shape for k, v in own_tensors(model).items()}
+    found = {k: v.shape for k, v in weights.items()}
+    wrong = [k for k in wanted | found if wanted.get(k) != found.get(k)]
+    if wrong:
         raise ValueError(
-            f"{path} does not fit the model: missing {missing}, "
-            f"unexpected {unexpected}"
+            f"{path} does not fit the model in {len(wrong)} tensors, "
+            f"{wrong[0]} for one: give one that this package wrote"
         )
+    model.load_state_dict(weights, strict=False)  # the rest is shared
     return notes

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['RUNS', 'OneLineErrors', 'main', 'newest_run', 'load', 'device', 'model_option', 'data_option', 'read_pairs',
-           'sentences_of', 'translate', 'evaluate', 'text_task', 'text_recipe', 'report', 'AT_LEAST_1', 'for_text',
-           'train', 'run', 'run_on_mini_german', 'run_on_text']
+           'sentences_of', 'translate', 'evaluate', 'text_task', 'text_recipe', 'report', 'COUNT', 'for_text', 'train',
+           'run', 'run_on_mini_german', 'run_on_text']
 
-# %% ../../book/19_full_model.ipynb #5b40883d
+# %% ../../book/19_full_model.ipynb #f41ccbf8
+import os
 import sys
 from dataclasses import replace
 from datetime import datetime
@@ -33,13 +34,15 @@ from .translator import SHIPPED, Translator
 
 RUNS = Path("runs")
 
-# %% ../../book/19_full_model.ipynb #ab1e42e4
+# %% ../../book/19_full_model.ipynb #69e21725
 class OneLineErrors(click.Group):
     """Bad input ends in one line and exit code 1, without a traceback."""
 
     def invoke(self, ctx):
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # the reader had enough: "… | head -1"
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (ValueError, OSError, FloatingPointError) as error:
             raise click.ClickException(str(error)) from error
 
@@ -91,15 +94,18 @@ def read_pairs(files):
         )
     return read_corpus(*files)
 
-# %% ../../book/19_full_model.ipynb #c488f3de
+# %% ../../book/19_full_model.ipynb #08348708
 def sentences_of(text, file) -> list[str]:
     """What is to be translated: the words given, or lines of a file."""
     if text and file:
         raise ValueError("give a text or --file, not both")
     if text:
         return [" ".join(text)]
-    lines = read_lines(file) if file else sys.stdin.read().splitlines()
-    lines = list(lines)
+    if file:
+        lines = list(read_lines(file))
+    else:
+        words = sys.stdin.read() if sys.stdin else ""
+        lines = words.removeprefix("\ufeff").splitlines()
     if not any(line.strip() for line in lines):
         raise ValueError("nothing to translate: give some text")
     return lines
@@ -177,8 +183,8 @@ def report(model, task, pairs, name: str) -> None:
     else:
         click.echo(f"{name}: {found:.2%} exactly right")
 
-# %% ../../book/19_full_model.ipynb #3a1c2632
-AT_LEAST_1 = click.IntRange(1)
+# %% ../../book/19_full_model.ipynb #cd870b12
+COUNT = click.IntRange(1, 10**9)
 
 
 def for_text(name: str, kind, help: str):
@@ -193,12 +199,13 @@ def for_text(name: str, kind, help: str):
 @click.option("--out", metavar="FOLDER", help="Else runs/DATE-TIME.")
 @click.option("--preset", type=click.Choice([*PRESETS]), default="mini",
               show_default=True, help="Size of the model.")
-@click.option("--steps", type=AT_LEAST_1, help="Updates at most.")
-@click.option("--seed", default=0, show_default=True, help="Of chance.")
-@click.option("--threads", type=AT_LEAST_1, help="CPU threads.")
-@for_text("--vocab-size", AT_LEAST_1, "Tokens; else 8,000, or fewer.")
-@for_text("--warmup", AT_LEAST_1, "Steps; else a tenth, at most 1,000.")
-@for_text("--max-tokens", AT_LEAST_1, "Tokens a batch; else 4,096.")
+@click.option("--steps", type=COUNT, help="Updates at most.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0,
+              help="Of all that is random.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Of CPU.")
+@for_text("--vocab-size", COUNT, "Tokens; else 8,000, or fewer.")
+@for_text("--warmup", COUNT, "Steps; else a tenth, at most 1,000.")
+@for_text("--max-tokens", COUNT, "Tokens a batch; else 4,096.")
 def train(data, dev, out, preset, steps, seed, threads, **text):
     """Train a model: on mini German, or on your own text (--data)."""
     if threads or preset == "mini":  # too small to share out

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['loss_and_slope', 'ChunkedLoss', 'label_smoothed_loss']
 
-# %% ../../book/17_training.ipynb #76bb1380
+# %% ../../book/17_training.ipynb #9f6c2e2c
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .embedding import check_ids
 from .vocabulary import PAD
 
 # %% ../../book/17_training.ipynb #673b00c2
@@ -66,7 +67,7 @@ class ChunkedLoss(torch.autograd.Function):
         d_features, d_weight = ctx.saved_tensors
         return d_features * d_loss, d_weight * d_loss, None, None, None
 
-# %% ../../book/17_training.ipynb #4789b345
+# %% ../../book/17_training.ipynb #422bf4be
 def label_smoothed_loss(
     features: Tensor,
     weight: Tensor,
@@ -84,10 +85,19 @@ def label_smoothed_loss(
     not padding. Equals `F.cross_entropy(..., label_smoothing=smoothing,
     ignore_index=PAD, reduction="sum")`.
 
-    Raises ValueError for a smoothing outside [0, 1).
+    Raises ValueError for a smoothing outside [0, 1), a chunk below 1 or
+    shapes that do not fit, IndexError for labels outside the vocabulary.
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must lie in [0, 1), not {smoothing}")
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, not {chunk}")
+    if features.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"features {tuple(features.shape)} do not fit labels "
+            f"{tuple(labels.shape)}: give one row a label"
+        )
+    check_ids(labels, weight.size(0))
     real = labels != PAD
     return ChunkedLoss.apply(
         features[real], weight, labels[real], smoothing, chunk

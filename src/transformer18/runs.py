@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Text', 'Task', 'translate_all', 'judge', 'MINI_RECIPE', 'MINI_TOKENS', 'mini_german_task', 'describe_run',
-           'write_json', 'save_words', 'load_words', 'Keeper', 'train_run']
+           'write_json', 'save_words', 'load_words', 'check_lengths', 'claim', 'Keeper', 'train_run']
 
 # %% ../../book/17_training.ipynb #5ccdf0fb
 import json
@@ -38,7 +38,7 @@ from .vocabulary import (
 
 Text = Sequence[tuple[str, str]]
 
-# %% ../../book/17_training.ipynb #1868b44a
+# %% ../../book/17_training.ipynb #caa189a6
 @dataclass(frozen=True)
 class Task:
     """What a model is to learn: sentence pairs and their tokenizer.
@@ -51,6 +51,13 @@ class Task:
     dev: Text
     tokenizer: Vocabulary | Tokenizer
     metric: str = "exact match"
+
+    def __post_init__(self):
+        if self.metric not in ("exact match", "negative loss"):
+            raise ValueError(f"no metric {self.metric!r}")
+        for name in ("train", "dev"):
+            if not getattr(self, name):
+                raise ValueError(f"no {name} pairs: give at least one")
 
     def ids(self, pairs: Text) -> list[tuple[list[int], list[int]]]:
         encode = self.tokenizer.encode
@@ -142,6 +149,29 @@ def load_words(folder: str | Path) -> Vocabulary | Tokenizer:
         return load_tokenizer(pieces)
     return load_vocabulary(Path(folder) / "vocabulary.json")
 
+# %% ../../book/17_training.ipynb #a2c5bca8
+def check_lengths(task: Task, max_tokens: int) -> None:
+    """Raise ValueError for a pair that fits into no batch."""
+    for name in ("train", "dev"):
+        ids = task.ids(getattr(task, name))
+        try:
+            next(token_batches(ids, max_tokens=max_tokens, seed=0), None)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+
+def claim(folder: Path) -> None:
+    """Make a folder for a run; ValueError if there is anything in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise FileExistsError
+        (folder / "run.json").open("x").close()
+    except FileExistsError:
+        raise ValueError(
+            f"{folder} is not empty, perhaps a run: give another folder"
+        ) from None
+
 # %% ../../book/17_training.ipynb #0978fa3a
 class Keeper:
     """Stores a run as it goes: every record, and the best model."""
@@ -156,7 +186,7 @@ class Keeper:
             path = self.folder / "model.safetensors"
             save_checkpoint(model, path, **record, judged_by=self.metric)
 
-# %% ../../book/17_training.ipynb #74f6d79a
+# %% ../../book/17_training.ipynb #86b42c41
 def train_run(
     folder: str | Path, task: Task, config: TransformerConfig,
     recipe: Recipe, *, seed: int = 0, max_tokens: int = 4096,
@@ -166,11 +196,14 @@ def train_run(
 
     The folder gets `run.json` (how to do it again), the tokenizer,
     `metrics.jsonl` (a line per evaluation) and `model.safetensors`, the
-    best model on dev so far. Raises ValueError if it holds a run already.
+    best model on dev so far. Raises ValueError, before anything is
+    written, if the folder is not empty or a pair fits into no batch.
     """
     folder = Path(folder)
-    if (folder / "run.json").exists():
-        raise ValueError(f"{folder} already holds a run: give another")
+    check_lengths(task, max_tokens)
+    torch.manual_seed(seed)
+    model = make_transformer(config).to(device)
+    claim(folder)
     run = describe_run(
         config, recipe, seed, max_tokens=max_tokens, command=command
     )
@@ -181,14 +214,11 @@ def train_run(
             pairs, max_tokens=max_tokens, seed=seed, epoch=epoch
         )
 
-    next(batches(0), None)  # bad data shows before anything is written
     write_json(folder / "run.json", run)
     save_words(task.tokenizer, folder)
-    torch.manual_seed(seed)
-    model = make_transformer(config).to(device)
     fit(
         model, batches, recipe,
-        evaluate=lambda model: judge(model, task, task.dev),
+        evaluate=lambda model: judge(model, task, task.dev, max_tokens),
         on_record=Keeper(folder, task.metric),
         progress=progress,
     )

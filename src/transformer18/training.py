@@ -20,7 +20,7 @@ from .batching import Batch
 from .loss import label_smoothed_loss
 from .schedule import learning_rate
 
-# %% ../../book/17_training.ipynb #94ee5acb
+# %% ../../book/17_training.ipynb #f1342f89
 @dataclass(frozen=True)
 class Recipe:
     """How to train; the defaults are the paper's (section 5).
@@ -43,6 +43,18 @@ class Recipe:
     eps: float = 1e-9
     eval_every: int = 1000
     stop_at: float = math.inf
+
+    def __post_init__(self):
+        for name in ("steps", "warmup", "eval_every"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(
+                    f"{name} must be an integer from 1, not {value!r}"
+                )
+        for name in ("factor", "clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be above 0, not {value!r}")
 
 # %% ../../book/17_training.ipynb #9b72b1b1
 def train_step(model, batch: Batch, optimizer, recipe: Recipe) -> float:
@@ -147,7 +159,7 @@ class Progress:
             "nll": nll,
         }
 
-# %% ../../book/17_training.ipynb #2e83d7d8
+# %% ../../book/17_training.ipynb #48758e44
 class Loop:
     """The state of one training run: what `fit` does at each step."""
 
@@ -175,6 +187,8 @@ class Loop:
         shown = {"nll": f"{record['nll']:.2f}"}
         if self.evaluate:
             metric = float(self.evaluate(self.model))
+            if math.isnan(metric):
+                raise FloatingPointError(f"the metric at {step} is nan")
             record |= {"metric": metric, "best": metric >= self.best}
             self.best = max(self.best, metric)
             shown["metric"] = f"{metric:.3f}"
