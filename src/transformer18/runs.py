@@ -6,8 +6,9 @@
 __all__ = ['Text', 'Task', 'translate_all', 'judge', 'MINI_RECIPE', 'MINI_TOKENS', 'mini_german_task', 'describe_run',
            'write_json', 'save_words', 'load_words', 'check_lengths', 'claim', 'Keeper', 'train_run']
 
-# %% ../../book/17_training.ipynb #5ccdf0fb
+# %% ../../book/17_training.ipynb #beed552e
 import json
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -115,7 +116,7 @@ def mini_german_task(seed: int = 0, clauses: bool = False):
     words = Vocabulary.build(text for pair in train for text in pair)
     return Task(train, dev, words), test
 
-# %% ../../book/17_training.ipynb #86b0db88
+# %% ../../book/17_training.ipynb #c4bfd0c1
 def describe_run(config, recipe: Recipe, seed: int, **more) -> dict:
     """What someone needs, besides the data, to do the run again."""
     return {
@@ -123,6 +124,8 @@ def describe_run(config, recipe: Recipe, seed: int, **more) -> dict:
         "recipe": asdict(recipe),
         "seed": seed,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": f"{platform.machine()}, {os.cpu_count()} CPU cores, "
+        f"{torch.get_num_threads()} threads used",
         "torch": torch.__version__,
         "python": platform.python_version(),
         **more,
