@@ -151,7 +151,7 @@ def ablations() -> dict[str, Parts]:
     book = book_parts()
     return {name: replace(book, **new) for name, new in WITHOUT.items()}
 
-# %% ../../book/18_why_it_works.ipynb #b6017c57
+# %% ../../book/18_why_it_works.ipynb #5e9903e6
 def learning_curve(
     model: nn.Module, task: Task, recipe: Recipe, *, seed: int = 0,
     max_tokens: int = 512, evaluate=None,
@@ -176,7 +176,6 @@ def learning_curve(
 
     def look(model, record):
         record["dev_loss"] = -judge(model, by_loss, task.dev)
-
         history.append(record)
 
     def exact(model):
