@@ -222,6 +222,10 @@ def test_bad_dev_pairs_show_before_training(run, tmp_path):
                  "--max-tokens", "100", "--steps", "1")
     fails(result, "dev: pair 1", "max_tokens 100")
     assert not (tmp_path / "r").exists()
+    (tmp_path / "d.tsv").write_text("a b\tx y\na b" + " a" * 5000 + "\tx\n")
+    done = run("train", "--data", "p.tsv", "--dev", "d.tsv", "--out", "r",
+               "--max-tokens", "20000", "--steps", "1")
+    assert done.exit_code == 0 and "dev: loss" in done.output
 
 
 @pytest.mark.parametrize(

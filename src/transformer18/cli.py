@@ -165,7 +165,7 @@ def text_task(data, dev, vocab_size) -> Task:
     )
     return Task(pairs, held_out, tokenizer, metric="negative loss")
 
-# %% ../../book/19_full_model.ipynb #f3654cdc
+# %% ../../book/19_full_model.ipynb #2149c378
 def text_recipe(steps, warmup) -> Recipe:
     """For text of any kind; looks at dev ten times or more."""
     steps = steps or 10_000
@@ -175,9 +175,9 @@ def text_recipe(steps, warmup) -> Recipe:
     )
 
 
-def report(model, task, pairs, name: str) -> None:
+def report(model, task, pairs, name: str, max_tokens: int) -> None:
     """Print how good a model is on sentence pairs."""
-    found = judge(model, task, pairs)
+    found = judge(model, task, pairs, max_tokens)
     if task.metric == "negative loss":
         click.echo(f"{name}: loss per token {-found:.4f}")
     else:
@@ -219,7 +219,7 @@ def train(data, dev, out, preset, steps, seed, threads, **text):
     else:
         run_on_mini_german(out, preset, steps, seed)
 
-# %% ../../book/19_full_model.ipynb #aeee15a9
+# %% ../../book/19_full_model.ipynb #2652bb70
 def run(out, task, recipe, preset, seed, max_tokens):
     """Train, store, and say where."""
     config = TransformerConfig.preset(preset, len(task.tokenizer))
@@ -229,7 +229,7 @@ def run(out, task, recipe, preset, seed, max_tokens):
         out, task, config, recipe, seed=seed, max_tokens=max_tokens,
         device=device(), command=command,
     )
-    report(model, task, task.dev, "dev")
+    report(model, task, task.dev, "dev", max_tokens)
     click.echo(f"the run is in {out}")
     return model
 
@@ -238,7 +238,8 @@ def run_on_mini_german(out, preset, steps, seed) -> None:
     task, test = mini_german_task(seed)
     recipe = replace(MINI_RECIPE, steps=steps or MINI_RECIPE.steps)
     model = run(out, task, recipe, preset, seed, MINI_TOKENS)
-    report(model, task, test, f"{len(test):,} unseen sentences")
+    name = f"{len(test):,} unseen sentences"
+    report(model, task, test, name, MINI_TOKENS)
 
 
 def run_on_text(

@@ -152,11 +152,10 @@ def load_words(folder: str | Path) -> Vocabulary | Tokenizer:
         return load_tokenizer(pieces)
     return load_vocabulary(Path(folder) / "vocabulary.json")
 
-# %% ../../book/17_training.ipynb #a2c5bca8
-def check_lengths(task: Task, max_tokens: int) -> None:
-    """Raise ValueError for a pair that fits into no batch."""
-    for name in ("train", "dev"):
-        ids = task.ids(getattr(task, name))
+# %% ../../book/17_training.ipynb #39868aa7
+def check_lengths(max_tokens: int, **named) -> None:
+    """Raise ValueError, with the name, for a pair that fits no batch."""
+    for name, ids in named.items():
         try:
             next(token_batches(ids, max_tokens=max_tokens, seed=0), None)
         except ValueError as error:
@@ -189,7 +188,7 @@ class Keeper:
             path = self.folder / "model.safetensors"
             save_checkpoint(model, path, **record, judged_by=self.metric)
 
-# %% ../../book/17_training.ipynb #86b42c41
+# %% ../../book/17_training.ipynb #90332844
 def train_run(
     folder: str | Path, task: Task, config: TransformerConfig,
     recipe: Recipe, *, seed: int = 0, max_tokens: int = 4096,
@@ -203,14 +202,14 @@ def train_run(
     written, if the folder is not empty or a pair fits into no batch.
     """
     folder = Path(folder)
-    check_lengths(task, max_tokens)
+    pairs = task.ids(task.train)
+    check_lengths(max_tokens, train=pairs, dev=task.ids(task.dev))
     torch.manual_seed(seed)
     model = make_transformer(config).to(device)
     claim(folder)
     run = describe_run(
         config, recipe, seed, max_tokens=max_tokens, command=command
     )
-    pairs = task.ids(task.train)
 
     def batches(epoch):
         return token_batches(
