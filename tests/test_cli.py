@@ -184,6 +184,106 @@ def test_translator_in_python():
     assert (weights.sum(-1) - 1).abs().max() < 1e-5
 
 
+def test_translate_with_other_searches(run):
+    for beam in ("1", "4", "50"):
+        result = run("translate", "--beam", beam, SENTENCE)
+        assert result.stdout == GERMAN + "\n"
+    # likelier, but a word shorter: what the length penalty is for
+    assert run("translate", "cat").stdout == "die Katze\n"
+    assert run("translate", "--alpha", "0", "cat").stdout == "Katze\n"
+    # greedy search misses what beam search finds
+    odd = "the letter reads the girl"
+    greedy = run("translate", "--beam", "1", odd).stdout
+    assert greedy == "der Mädchen liest das Mädchen\n"
+    assert run("translate", odd).stdout == "das Mädchen liest das Mädchen\n"
+
+
+def test_n_best_lines_with_scores(run):
+    text = f"{SENTENCE}\n\nthe cat sleeps\n"
+    lines = run("translate", "--n-best", "3", stdin=text).stdout.split("\n")
+    assert len(lines) == 3 + 1 + 3 + 1 and lines[3] == lines[-1] == ""
+    scores = [float(line.split("\t")[0]) for line in lines if line]
+    assert 0 > scores[0] > scores[1] > scores[2]
+    assert 0 > scores[3] > scores[4] > scores[5]
+    texts = [line.split("\t")[1] for line in lines if line]
+    assert texts[0] == GERMAN and texts[3] == "die Katze schläft"
+    assert len(set(texts)) == 6
+    best = Translator.load(SHIPPED).n_best([SENTENCE], 3)[0]
+    assert [text for _, text in best] == texts[:3]
+    assert [f"{score:.4f}" for score, _ in best] == [
+        line.split("\t")[0] for line in lines[:3]
+    ]
+
+
+def test_searches_out_of_range(run):
+    fails(run("translate", "--n-best", "5", "cat"), "n_best 5 with beam 4",
+          "wider beam")
+    for option in (["--beam", "0"], ["--alpha", "-1"], ["--n-best", "0"]):
+        result = run("translate", *option, "cat")
+        assert result.exit_code == 2 and option[0] in result.stderr
+    translator = Translator.load(SHIPPED)
+    with pytest.raises(ValueError, match="alpha 11"):
+        translator.translate(["cat"], alpha=11)
+    with pytest.raises(ValueError, match="max_length 0"):
+        translator.translate(["cat"], max_length=0)
+    assert translator.translate([SENTENCE], max_length=2) == ["der alte"]
+
+
+def test_evaluate_says_how_and_stores_what_it_wrote(run, tmp_path):
+    right = "Der Hund schläft"
+    (tmp_path / "p.tsv").write_text(
+        f"{SENTENCE}\t{GERMAN}\nthe dog sleeps\t{right}\n"
+    )
+    pairs = ["--data", "p.tsv", "--model", str(SHIPPED)]
+    plain = run("evaluate", *pairs)
+    assert "exact_match: 0.5" in plain.stdout
+    assert "tok:13a" in plain.stdout and "case:mixed" in plain.stdout
+    result = run("evaluate", *pairs, "--tokenize", "none", "--lowercase",
+                 "--output", "new/out.txt")
+    assert result.exit_code == 0, result.output
+    assert "tok:none" in result.stdout and "case:lc" in result.stdout
+    assert "\nbleu: 100\n" in result.stdout
+    written = (tmp_path / "new" / "out.txt").read_text(encoding="utf-8")
+    assert written == f"{GERMAN}\nder Hund schläft\n"
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["out.txt"]
+
+
+def test_evaluate_with_options_that_cannot_be(run, tmp_path):
+    (tmp_path / "p.tsv").write_text("the cat sleeps\tdie Katze schläft\n")
+    result = run("evaluate", "--data", "p.tsv", "--output", ".")
+    fails(result, "folder", "file to write to")
+    assert result.stdout == ""  # before any work
+    result = run("evaluate", "--data", "p.tsv", "--tokenize", "words")
+    assert result.exit_code == 2 and "none" in result.stderr
+
+
+def test_no_progress_bar_in_a_file(run, monkeypatch):
+    text = "the cat sleeps\n" * 5000
+    result = run("translate", stdin=text)
+    assert result.stderr.count("\n") == 1  # which model
+    assert result.stdout == "die Katze schläft\n" * 5000
+    monkeypatch.setattr(cli, "bar", lambda: True)
+    assert "5000/5000" in run("translate", stdin=text).stderr
+    few = run("translate", stdin="the cat sleeps\n" * 3).stderr
+    assert few.count("\n") == 1
+
+
+def test_a_map_is_of_the_translation_that_was_found():
+    translator = Translator.load(SHIPPED)
+    for options in (dict(beam=1), dict(), dict(alpha=0), dict(max_length=1)):
+        _, target, weights = translation_map(translator, "cat", **options)
+        (text,) = translator.translate(["cat"], **options)
+        cut = options.get("max_length")
+        assert target == text.split() + ([] if cut else ["<end>"])
+        assert weights.shape == (2, 4, len(target), 2)
+
+
+def test_a_sentence_of_a_thousand_words():
+    translator = Translator.load(SHIPPED)
+    (text,) = translator.translate(["the cat " * 500], max_length=20)
+    assert 0 <= len(text.split()) <= 20
+
+
 def test_without_a_size_the_vocabulary_is_what_the_text_fills(run, tmp_path):
     (tmp_path / "p.tsv").write_text("a b\tx y\nb a\ty x\n" * 60)
     done = run("train", "--data", "p.tsv", "--steps", "2", "--out", "r")

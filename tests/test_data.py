@@ -2,12 +2,25 @@
 input is told by file and line."""
 
 import gzip
+import hashlib
+import pickle
+import random
+import threading
+import time
+from collections.abc import Sequence
+from itertools import count
 
 import pytest
 import torch
 
-from transformer18.batching import make_batch, token_batches
-from transformer18.corpus import read_corpus, read_lines
+from transformer18.batching import (
+    PackedPairs,
+    make_batch,
+    pooled_batches,
+    prefetch,
+    token_batches,
+)
+from transformer18.corpus import MAX_LENGTH, read_corpus, read_lines
 from transformer18.decoder import shift_right
 from transformer18.tokenizer import (
     Tokenizer,
@@ -15,7 +28,7 @@ from transformer18.tokenizer import (
     save_tokenizer,
     train_tokenizer,
 )
-from transformer18.vocabulary import BEGIN, END, PAD
+from transformer18.vocabulary import BEGIN, END, PAD, pad
 
 
 def test_tsv_and_two_files_give_the_same(tmp_path):
@@ -36,6 +49,35 @@ def test_pairs_with_an_empty_side_are_dropped_and_counted(tmp_path):
     (tmp_path / "p.tsv").write_text("a\tb\n \tc\nd\t\ne\tf\n")
     corpus = read_corpus(tmp_path / "p.tsv")
     assert corpus.pairs == [("a", "b"), ("e", "f")] and corpus.dropped == 2
+    assert corpus.reasons == {"empty": 2} and corpus.why == "2 empty"
+
+
+def test_an_enormous_line_is_dropped_and_counted(tmp_path):
+    huge = "word " * 2_000_000  # 10 MB: the newlines were lost
+    longest = "x" * MAX_LENGTH
+    (tmp_path / "p.en").write_text(f"a\n{huge}\n\n{longest}\n{longest}x\n")
+    (tmp_path / "p.de").write_text("b\nc\nd\ne\nf\n")
+    corpus = read_corpus(tmp_path / "p.en", tmp_path / "p.de")
+    assert corpus.pairs == [("a", "b"), (longest, "e")]
+    assert corpus.reasons == {"too long": 2, "empty": 1}
+    assert corpus.dropped == 3 and corpus.why == "2 too long, 1 empty"
+    short = read_corpus(tmp_path / "p.en", tmp_path / "p.de", max_length=1)
+    assert short.pairs == [("a", "b")] and short.dropped == 4
+    whole = read_corpus(tmp_path / "p.en", tmp_path / "p.de", max_length=10**8)
+    assert len(whole) == 4 and whole.dropped == 1
+
+
+def test_nothing_left_says_why(tmp_path):
+    (tmp_path / "p.tsv").write_text("long\tlong\n \tb\n")
+    with pytest.raises(ValueError, match="p.tsv .left out: 1 too long, 1 empty"):
+        read_corpus(tmp_path / "p.tsv", max_length=3)
+
+
+def test_marks_windows_line_ends_and_nul_bytes(tmp_path):
+    content = "\ufeffa\tb\r\nc\x00d\te\r\n".encode()
+    (tmp_path / "p.tsv").write_bytes(content)
+    corpus = read_corpus(tmp_path / "p.tsv")
+    assert corpus.pairs == [("a", "b"), ("c\x00d", "e")] and not corpus.dropped
 
 
 def test_lines_with_other_separators_stay_whole(tmp_path):
@@ -69,6 +111,8 @@ def test_missing_and_unequal_files(tmp_path):
     (tmp_path / "b").write_text("x\n")
     with pytest.raises(ValueError, match="a has 2 lines but .*b has 1"):
         read_corpus(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(ValueError, match="b has 1 lines but .*a has 2"):
+        read_corpus(tmp_path / "b", tmp_path / "a")
 
 
 def pairs(n=200):
@@ -106,6 +150,242 @@ def test_a_pair_too_long_for_any_batch():
 
 def test_no_pairs_make_no_batches():
     assert list(token_batches([], max_tokens=8, seed=0)) == []
+    assert len(token_batches([], max_tokens=8, seed=0)) == 0
+    assert len(PackedPairs([])) == 0
+    with pytest.raises(ValueError, match="no pairs to make a batch of"):
+        make_batch([])
+
+
+def the_loop(pairs, max_tokens, seed, epoch=0):
+    """The plan as a plain loop: which pairs are in which batch."""
+    rng = random.Random(f"{seed} {epoch}")
+    size = [max(len(src), len(tgt)) + 1 for src, tgt in pairs]
+    order = list(range(len(pairs)))
+    rng.shuffle(order)
+    order.sort(key=lambda i: size[i])
+    groups = [[]]
+    for i in order:
+        if (len(groups[-1]) + 1) * size[i] > max_tokens:
+            groups.append([])
+        groups[-1].append(i)
+    rng.shuffle(groups)
+    return groups
+
+
+@pytest.mark.parametrize("max_tokens", [30, 31, 128, 1000, 10**6])
+def test_plan_and_padding_equal_the_plain_loops(max_tokens):
+    data = pairs(300)
+    batches = token_batches(data, max_tokens=max_tokens, seed=5, epoch=4)
+    groups = the_loop(data, max_tokens, seed=5, epoch=4)
+    assert [group.tolist() for group in batches.groups] == groups
+    for batch, group in zip(batches, groups, strict=True):
+        assert batch.src_ids.equal(pad([[*data[i][0], END] for i in group]))
+        assert batch.labels.equal(pad([[*data[i][1], END] for i in group]))
+        assert batch.src_ids.dtype == batch.labels.dtype == torch.int64
+
+
+def test_order_is_that_of_stored_runs():
+    """Runs that were stored can be made again only in this order."""
+    data = [
+        ([4 + i], [4 + i] * (1 + (7 * i + i * i // 5) % 23)) for i in range(300)
+    ]
+    seen = hashlib.sha256()
+    for batch in token_batches(data, max_tokens=128, seed=3, epoch=2):
+        seen.update(str(batch.src_ids[:, 0].tolist()).encode())
+    assert seen.hexdigest() == (
+        "7553829c476026306c86add0a400dc54cacf4b242cb83bf0d38a932eeaa230da"
+    )
+
+
+def same(some, others):
+    return len(some) == len(others) and all(
+        a.src_ids.equal(b.src_ids) and a.labels.equal(b.labels)
+        for a, b in zip(some, others)
+    )
+
+
+def test_batches_are_a_lazy_sequence(monkeypatch):
+    batches = token_batches(pairs(), max_tokens=128, seed=3)
+    made, batch = [], PackedPairs.batch
+    monkeypatch.setattr(
+        PackedPairs, "batch", lambda self, rows: made.append(1) or batch(self, rows)
+    )
+    assert isinstance(batches, Sequence)
+    rest, share = batches[17:], batches[1::4]
+    assert len(rest) == len(batches) - 17 and not made  # planned, none made
+    assert same([rest[0]], [batches[17]]) and len(made) == 2
+    assert same([batches[-1]], [rest[-1]])
+    everything = list(batches)
+    assert len(made) == len(batches) + 4
+    assert same(rest, everything[17:]) and same(share, everything[1::4])
+    shares = [batches[rank::4] for rank in range(4)]
+    assert sum(map(len, shares)) == len(batches)
+    with pytest.raises(IndexError):
+        batches[len(batches)]
+
+
+def test_packed_pairs_are_the_pairs():
+    data = [*pairs(50), ([], []), ([], [7, 0, 7])]
+    packed = PackedPairs(iter(data))
+    assert list(packed) == data and len(packed) == 52
+    assert packed[-1] == data[-1]
+    with pytest.raises(IndexError):
+        packed[52]
+    settled = dict(max_tokens=64, seed=1, epoch=2)
+    assert same(token_batches(packed, **settled), token_batches(data, **settled))
+    assert packed.sizes.tolist() == [max(map(len, pair)) + 1 for pair in data]
+
+
+def test_batches_can_be_sent_to_another_process():
+    batches = token_batches(pairs(), max_tokens=128, seed=3)[5:9]
+    assert same(pickle.loads(pickle.dumps(batches)), batches)
+
+
+def test_pools():
+    settled = dict(max_tokens=128, seed=3, epoch=1)
+    data = pairs()
+    whole = list(pooled_batches(iter(data), pool=200, **settled))
+    assert same(whole, token_batches(data, **settled))
+    parts = list(pooled_batches(iter(data), pool=64, **settled))
+    assert same(parts, list(pooled_batches(iter(data), pool=64, **settled)))
+    other = dict(settled, epoch=2)
+    assert not same(parts, list(pooled_batches(iter(data), pool=64, **other)))
+    labels = [row[row != PAD].tolist()[:-1] for b in parts for row in b.labels]
+    assert sorted(labels) == sorted(tgt for _, tgt in data)
+    assert max(batch.labels.numel() for batch in parts) <= 128
+    assert list(pooled_batches([], **settled)) == []
+
+
+def test_a_pool_reads_no_further_than_it_must():
+    read = []
+
+    def stream():
+        for i in count():
+            read.append(i)
+            yield [4 + i % 5], [4] * (i % 7)
+
+    batches = pooled_batches(stream(), max_tokens=64, seed=0, pool=100)
+    assert not read  # nothing before it is asked for
+    next(batches)
+    assert len(read) == 100
+    while len(read) == 100:
+        batch = next(batches)
+    assert len(read) == 200 and len(batch.labels)
+
+
+def test_pool_errors():
+    bad = [([5], [5])] * 7 + [([5] * 9, [5])]
+    with pytest.raises(ValueError, match="pair 7 has 10 tokens.*max_tokens 8"):
+        list(pooled_batches(bad, max_tokens=8, seed=0, pool=3))
+    with pytest.raises(ValueError, match="pool is 0"):
+        next(pooled_batches(bad, max_tokens=8, seed=0, pool=0))
+
+
+def makers():
+    return [t for t in threading.enumerate() if t.name == "prefetch"]
+
+
+@pytest.mark.parametrize("ahead", [1, 4, 1000])
+def test_prefetch_keeps_batches_and_order(ahead):
+    batches = token_batches(pairs(), max_tokens=128, seed=3)
+    assert same(list(prefetch(batches, ahead=ahead)), batches)
+    assert same(list(prefetch(batches, ahead=ahead, device="cpu")), batches)
+    assert list(prefetch([], ahead=ahead)) == []
+    assert not makers()
+
+
+def test_prefetch_makes_some_ahead_but_no_more():
+    batches = token_batches(pairs(), max_tokens=128, seed=3)
+    made, four = [], threading.Event()
+
+    def source():
+        for i, batch in enumerate(batches):
+            made.append(i)
+            if len(made) == 4:
+                four.set()
+            yield batch
+
+    ahead = prefetch(source(), ahead=3)
+    assert not made and not makers()  # not begun
+    next(ahead)
+    assert four.wait(10)  # without being asked
+    time.sleep(0.05)  # for a maker that does not wait
+    assert len(made) == 4  # one is taken, three wait
+    for taken in range(2, 20):
+        next(ahead)
+        assert len(made) <= taken + 3
+    ahead.close()
+    assert not makers() and len(made) <= 22
+
+
+class Broken(Exception):
+    pass
+
+
+@pytest.mark.parametrize("good", [0, 1, 5])
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_prefetch_raises_what_the_maker_raised(good, ahead):
+    batches = token_batches(pairs(), max_tokens=128, seed=3)
+
+    def source():
+        yield from batches[:good]
+        raise Broken("disc full")
+
+    seen = []
+    with pytest.raises(Broken, match="disc full"):
+        for batch in prefetch(source(), ahead=ahead):
+            seen.append(batch)
+    assert same(seen, batches[:good]) and not makers()
+
+
+def test_prefetch_ends_when_the_caller_stops():
+    batches = token_batches(pairs(), max_tokens=128, seed=3)
+
+    def endless():
+        while True:
+            yield from batches
+
+    ahead = prefetch(endless(), ahead=2)
+    next(ahead)
+    assert len(makers()) == 1
+    ahead.close()
+    assert not makers()
+    with pytest.raises(Broken):
+        for _ in prefetch(endless(), ahead=2):
+            raise Broken
+    assert not makers()
+    for _ in prefetch(endless(), ahead=2):
+        break
+    assert not makers()
+    with pytest.raises(StopIteration):
+        next(ahead)
+
+
+def test_prefetch_many_at_once_and_again():
+    """No deadlock and no thread left, whoever is first."""
+    batches = token_batches(pairs(), max_tokens=128, seed=3)[:12]
+    for stop in range(13):
+        several = [prefetch(batches, ahead=1 + stop % 3) for _ in range(4)]
+        for _ in range(stop):
+            got = [next(one) for one in several]
+            assert same(got, [got[0]] * 4)
+        for one in several:
+            one.close()
+    assert not makers()
+
+
+def test_prefetch_needs_room():
+    with pytest.raises(ValueError, match="ahead is 0"):
+        prefetch([], ahead=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_prefetch_to_cuda(device):
+    batches = token_batches(pairs(2000), max_tokens=512, seed=3)
+    seen = list(prefetch(batches, device=device))
+    assert all(batch.labels.is_cuda for batch in seen)
+    assert same([batch.to("cpu") for batch in seen], batches)
 
 
 def test_batch_and_shift_right():
@@ -114,7 +394,7 @@ def test_batch_and_shift_right():
     assert batch.labels.tolist() == [[7, END, PAD], [8, 9, END]]
     assert batch.tgt_ids.tolist() == [[BEGIN, 7, END], [BEGIN, 8, 9]]
     assert batch.tgt_ids.equal(shift_right(batch.labels))
-    assert batch.n_tokens == 5
+    assert batch.n_tokens == 5 == batch.to("cpu").n_tokens
 
 
 TEXT = ["der alte Mann gibt dem Kind ein Buch", "die Katze schläft"] * 20

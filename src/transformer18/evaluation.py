@@ -12,18 +12,30 @@ import sacrebleu
 
 from .decoder import exact_match
 
-# %% ../../book/19_full_model.ipynb #8874a4ef
+# %% ../../book/19_full_model.ipynb #91c6637a
 def scores(
-    hypotheses: Sequence[str], references: Sequence[str]
+    hypotheses: Sequence[str], references: Sequence[str], *,
+    tokenize: str = "13a", lowercase: bool = False,
 ) -> dict[str, float | str]:
     """Exact match (0 to 1), BLEU and chrF (0 to 100) of translations.
 
+    tokenize   how BLEU cuts text into words: a name sacreBLEU knows,
+               "none" for text that is in words already
+    lowercase  BLEU and chrF (not exact match) pass over case
+
     BLEU and chrF are sacreBLEU's, each with the signature that others
     need to compare with (Post 2018). Raises ValueError if the two lists
-    differ in length or are empty.
+    differ in length or are empty, or for an unknown `tokenize`.
     """
     exact = exact_match(hypotheses, references)
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    if tokenize not in sacrebleu.BLEU.TOKENIZERS:
+        names = ", ".join(sacrebleu.BLEU.TOKENIZERS)
+        raise ValueError(f"no tokenize {tokenize!r}: choose from {names}")
+    bleu = sacrebleu.BLEU(
+        tokenize=tokenize, lowercase=lowercase,
+        force=True,  # no warning on text that is in words already
+    )
+    chrf = sacrebleu.CHRF(lowercase=lowercase)
     bleu_score = bleu.corpus_score(hypotheses, [references])
     chrf_score = chrf.corpus_score(hypotheses, [references])
     return {

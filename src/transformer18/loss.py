@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['loss_and_slope', 'ChunkedLoss', 'label_smoothed_loss']
 
-# %% ../../book/17_training.ipynb #9f6c2e2c
+# %% ../../book/17_training.ipynb #be5a2ed9
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .embedding import check_ids
@@ -34,7 +33,7 @@ def loss_and_slope(
     logits.scatter_add_(1, right, taken)
     return loss.sum(), nll.sum()
 
-# %% ../../book/17_training.ipynb #a815521f
+# %% ../../book/17_training.ipynb #0b68644a
 class ChunkedLoss(torch.autograd.Function):
     """The loss of `chunk` rows at a time, gradients made on the way.
 
@@ -43,21 +42,23 @@ class ChunkedLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, features, weight, labels, smoothing, chunk):
-        d_features = torch.zeros_like(features)  # (N, D)
+    def forward(ctx, features, weight, labels, smoothing, chunk, dtype):
+        d_features = torch.empty_like(features)  # (N, D)
         d_weight = torch.zeros_like(weight)  # (V, D)
         exact = torch.promote_types(features.dtype, torch.float32)
         loss = features.new_zeros((), dtype=exact)
         nll = loss.clone()
+        w = weight.to(dtype)
         for first in range(0, features.size(0), chunk):
             rows = slice(first, first + chunk)
-            logits = F.linear(features[rows], weight).to(exact)
+            x = features[rows].to(dtype)
+            logits = (x @ w.T).to(exact)
             sums = loss_and_slope(logits, labels[rows], smoothing)
             loss += sums[0]
             nll += sums[1]
-            slope = logits  # (n, V), now d loss / d logits
-            d_features[rows] = F.linear(slope, weight.T)
-            d_weight += F.linear(slope.T, features[rows].T)
+            slope = logits.to(dtype)  # (n, V), now d loss / d logits
+            d_features[rows] = (slope @ w).to(features.dtype)
+            d_weight += slope.T @ x
         ctx.save_for_backward(d_features, d_weight)
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -65,9 +66,9 @@ class ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_loss, _):
         d_features, d_weight = ctx.saved_tensors
-        return d_features * d_loss, d_weight * d_loss, None, None, None
+        return d_features * d_loss, d_weight * d_loss, *[None] * 4
 
-# %% ../../book/17_training.ipynb #422bf4be
+# %% ../../book/17_training.ipynb #e0e8980d
 def label_smoothed_loss(
     features: Tensor,
     weight: Tensor,
@@ -98,7 +99,10 @@ def label_smoothed_loss(
             f"{tuple(labels.shape)}: give one row a label"
         )
     check_ids(labels, weight.size(0))
-    real = labels != PAD
+    real, device = labels != PAD, features.device.type
+    dtype = features.dtype  # of the products; sums are kept in 32 bits
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
     return ChunkedLoss.apply(
-        features[real], weight, labels[real], smoothing, chunk
+        features[real], weight, labels[real], smoothing, chunk, dtype
     )
