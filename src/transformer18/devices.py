@@ -36,7 +36,7 @@ def best_device() -> str:
         return f"cuda:{local}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
-# %% ../../book/17_training.ipynb #4c7a02ee
+# %% ../../book/17_training.ipynb #9984eca9
 class Team:
     """The processes that train one model together, or one by itself.
 
@@ -66,17 +66,31 @@ class Team:
         dist.all_gather(parts, tensor)
         return torch.stack(parts)
 
+    def leave(self) -> None:
+        """Wait for the others, then end the connection to them."""
+        if self.size > 1:
+            dist.barrier()
+            dist.destroy_process_group()
+
 
 def join_team() -> Team:
     """The team that torchrun started this process for, or one alone."""
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return Team()
-    if not dist.is_initialized():  # counts go by gloo, gradients by nccl
+    if not dist.is_initialized():
+        store, rank, size = next(dist.rendezvous("env://"))
+        # Started again, they must not find the addresses of the dead.
+        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"start {again}", store)
+        # Counts go by gloo, gradients on a GPU by nccl.
         gpu = torch.cuda.is_available()
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if gpu else "gloo", store=store,
+            rank=rank, world_size=size,
+        )
     return Team(dist.get_rank(), dist.get_world_size())
 
-# %% ../../book/17_training.ipynb #a461cdaf
+# %% ../../book/17_training.ipynb #4774fb52
 def random_states(device: torch.device, team: Team) -> dict[str, Tensor]:
     """The states of torch's random generators, of all processes."""
     states = {"cpu": torch.get_rng_state()}
@@ -96,7 +110,8 @@ def set_random_states(
     """
     if len(states["cpu"]) != team.size:
         return
-    own = {name: stack[team.rank] for name, stack in states.items()}
+    own = {name: stack[team.rank].clone()  # torch misreads a view
+           for name, stack in states.items()}
     torch.set_rng_state(own["cpu"])
     if device.type == "cuda" and "cuda" in own:
         torch.cuda.set_rng_state(own["cuda"], device)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .scaled_dot_product import scaled_dot_product_attention
 
-# %% ../../book/12_multi_head.ipynb #12ef65e8
+# %% ../../book/12_multi_head.ipynb #af815d4f
 class Projections(nn.Module):
     """W_Q, W_K and W_V in one matrix, split into heads (3.2.2).
 
@@ -32,8 +32,7 @@ class Projections(nn.Module):
             )
         self.n_heads = n_heads
         self.weight = nn.Parameter(torch.empty(3, d_model, d_model))
-        for matrix in self.weight:
-            nn.init.xavier_uniform_(matrix)
+        nn.init.xavier_uniform_(self.weight.flatten(0, 1))  # as (3 D, D)
 
     def heads(self, x: Tensor, first: int, last: int) -> Tensor:
         """Matrices first … last - 1 applied to x: (n, B, H, T, K)."""
@@ -73,7 +72,7 @@ def look_up(projections: Projections, query, key, value, cache=None):
         projections, lambda: projections.key_value(key, value)
     )
 
-# %% ../../book/12_multi_head.ipynb #b8985539
+# %% ../../book/12_multi_head.ipynb #26335d1e
 class MultiHeadAttention(nn.Module):
     """H attentions side by side, each on its own projection (3.2.2).
 
@@ -89,7 +88,6 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.projections = Projections(d_model, n_heads)
         self.output = nn.Linear(d_model, d_model, bias=False)
-        nn.init.xavier_uniform_(self.output.weight)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, *,

@@ -48,7 +48,7 @@ from .vocabulary import (
 
 Text = Sequence[tuple[str, str]]
 
-# %% ../../book/17_training.ipynb #4d3feb9d
+# %% ../../book/17_training.ipynb #d13279e8
 @dataclass(frozen=True)
 class TwoTokenizers:
     """A tokenizer for each language; else one serves both."""
@@ -68,13 +68,10 @@ def target_side(words: Words) -> Vocabulary | Tokenizer:
     return words.target if isinstance(words, TwoTokenizers) else words
 
 
-def vocab_sizes(words: Words) -> dict[str, int | None]:
-    """The two sizes for a `TransformerConfig`."""
+def vocab_sizes(words: Words) -> tuple[int, int | None]:
+    """src_vocab_size and tgt_vocab_size for a `TransformerConfig`."""
     two = isinstance(words, TwoTokenizers)
-    return {
-        "src_vocab_size": len(source_side(words)),
-        "tgt_vocab_size": len(words.target) if two else None,
-    }
+    return len(source_side(words)), len(words.target) if two else None
 
 # %% ../../book/17_training.ipynb #addb9b1e
 @dataclass(frozen=True)
@@ -335,7 +332,7 @@ def draw_run(records: Sequence[dict], metric: str = "metric on dev"):
                y_label=label, at_ends=False)
     return axes
 
-# %% ../../book/17_training.ipynb #07a141d0
+# %% ../../book/17_training.ipynb #99357e22
 def finish(folder: Path, model, task: Task, recipe: Recipe, max_tokens):
     """Leave the better of best and average as the model of the run.
 
@@ -344,7 +341,7 @@ def finish(folder: Path, model, task: Task, recipe: Recipe, max_tokens):
     path = folder / "model.safetensors"
     notes = load_weights(model, path)
     steps = [r["step"] for r in read_metrics(folder)][-recipe.average :]
-    if recipe.average == 1 or "averaged" in notes:
+    if recipe.average == 1 or notes.get("averaged") == steps:
         return notes
     kept = Checkpoints(folder / "checkpoints")
     mean = average_checkpoints(kept.weights(step) for step in steps)

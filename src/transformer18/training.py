@@ -7,9 +7,10 @@ __all__ = ['check_recipe', 'Recipe', 'Objective', 'make_optimizer', 'set_rate', 
            'updates', 'Progress', 'make_record', 'mean_loss', 'Loop', 'look', 'save_state', 'restore_state', 'Stopped',
            'fit', 'run_loop']
 
-# %% ../../book/17_training.ipynb #5f055225
+# %% ../../book/17_training.ipynb #f2c8ee0a
 import itertools
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
@@ -93,7 +94,7 @@ class Recipe:
         object.__setattr__(self, "betas", (*self.betas,))  # JSON: a list
         check_recipe(self)
 
-# %% ../../book/17_training.ipynb #f96c46fa
+# %% ../../book/17_training.ipynb #4d782f72
 class Objective(nn.Module):
     """Model and loss in one: (loss, nll), sums over the labels.
 
@@ -103,6 +104,7 @@ class Objective(nn.Module):
 
     def __init__(self, model: nn.Module, recipe: Recipe):
         super().__init__()
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
         self.model, self.smoothing = model, recipe.smoothing
         self.dtype = PRECISIONS[recipe.precision]
         self.features = model.features

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SHIPPED', 'Translator', 'read_run', 'config_of', 'check_sentences', 'translation_map', 'target_tokens']
 
-# %% ../../book/19_full_model.ipynb #1ff492c6
+# %% ../../book/19_full_model.ipynb #da9561b3
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -18,14 +18,19 @@ from .checkpoint import load_weights, read_checkpoint
 from .config import TransformerConfig
 from .decoder import shift_right
 from .decoding import Hypothesis, search_all
-from .runs import load_words
-from .tokenizer import Tokenizer
+from .runs import (
+    Words,
+    load_words,
+    source_side,
+    target_side,
+    vocab_sizes,
+)
 from .transformer import Transformer, attention_maps
-from .vocabulary import END, Vocabulary
+from .vocabulary import END
 
 SHIPPED = Path(str(files("transformer18") / "pretrained" / "mini"))
 
-# %% ../../book/19_full_model.ipynb #79661aee
+# %% ../../book/19_full_model.ipynb #8747fb70
 @dataclass
 class Translator:
     """A trained model and its tokenizer: sentences in, sentences out.
@@ -35,7 +40,7 @@ class Translator:
     """
 
     model: Transformer
-    tokenizer: Vocabulary | Tokenizer
+    tokenizer: Words
     notes: dict = field(default_factory=dict)  # of the checkpoint
 
     @classmethod
@@ -49,24 +54,25 @@ class Translator:
 
         Raises what `check_sentences` raises.
         """
-        checked = check_sentences(sentences, self.tokenizer)
-        ids = [self.tokenizer.encode(sentence) for sentence in checked]
+        words = source_side(self.tokenizer)
+        ids = [words.encode(s) for s in check_sentences(sentences, words)]
         return search_all(self.model, ids, **options)
 
     def translate(self, sentences: Iterable[str], **options) -> list[str]:
         """One translation of each sentence, by beam search."""
         found = self.search(sentences, **options)
-        return [self.tokenizer.decode(best.ids) for best, *_ in found]
+        decode = target_side(self.tokenizer).decode
+        return [decode(best.ids) for best, *_ in found]
 
     def n_best(self, sentences: Iterable[str], n: int = 4, **options):
         """The n best of each, n at most beam: lists of (score, text)."""
-        decode = self.tokenizer.decode
+        decode = target_side(self.tokenizer).decode
         return [
             [(one.score, decode(one.ids)) for one in found]
             for found in self.search(sentences, n_best=n, **options)
         ]
 
-# %% ../../book/19_full_model.ipynb #659859f9
+# %% ../../book/19_full_model.ipynb #29369d80
 def read_run(run: Path):
     """(model, tokenizer, notes) from the folder that `train` leaves.
 
@@ -75,12 +81,13 @@ def read_run(run: Path):
     path = run / "model.safetensors"
     config = config_of(path)
     tokenizer = load_words(run)
-    if len(tokenizer) != config.src_vocab_size:
-        raise ValueError(
-            f"{run}: the vocabulary has {len(tokenizer)} entries but "
-            f"the model {config.src_vocab_size}: put back the files "
-            "of one run"
-        )
+    sizes = config.src_vocab_size, config.tgt_vocab_size
+    for found, wanted in zip(vocab_sizes(tokenizer), sizes, strict=True):
+        if found != wanted:
+            raise ValueError(
+                f"{run}: the vocabulary has {found} entries but the "
+                f"model {wanted}: put back the files of one run"
+            )
     model = make_transformer(config)
     notes = load_weights(model, path)
     return model, tokenizer, notes
@@ -128,7 +135,7 @@ def check_sentences(sentences: Iterable[str], tokenizer) -> list[str]:
             )
     return sentences
 
-# %% ../../book/19_full_model.ipynb #c80a9555
+# %% ../../book/19_full_model.ipynb #baac34bb
 @torch.inference_mode()
 def translation_map(translator: Translator, sentence: str, **options):
     """A translation, and what each of its tokens looked at.
@@ -141,14 +148,15 @@ def translation_map(translator: Translator, sentence: str, **options):
     best = translator.search([sentence], **options)[0][0]
     model, tokenizer = translator.model, translator.tokenizer
     device = next(model.parameters()).device
-    src_ids = torch.tensor([[*tokenizer.encode(sentence), END]])
+    words = source_side(tokenizer)
+    src_ids = torch.tensor([[*words.encode(sentence), END]])
     labels = torch.tensor([best.ids], device=device)
     with attention_maps(model) as maps:
         model.features(src_ids.to(device), shift_right(labels))
     weights = [w for name, w in maps.items() if "cross" in name]
     weights = torch.cat(weights)  # (N, H, T, S), as B is 1
-    source = [*tokenizer.tokens(sentence), "<end>"]
-    return source, target_tokens(tokenizer, best), weights
+    source = [*words.tokens(sentence), "<end>"]
+    return source, target_tokens(target_side(tokenizer), best), weights
 
 
 def target_tokens(tokenizer, found: Hypothesis) -> list[str]:

@@ -1,0 +1,181 @@
+"""A run that was stopped, however roughly, ends as if it never had been."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from transformer18 import cli
+from transformer18.checkpoint import Checkpoints, read_checkpoint
+from transformer18.runs import read_metrics
+
+STEPS, EVERY = 24, 4
+OPTIONS = [
+    "--data", "p.tsv", "--dev", "d.tsv", "--vocab-size", "270", "--steps", str(STEPS),
+    "--eval-every", str(EVERY), "--average", "3", "--accumulate", "2",
+    "--max-tokens", "60", "--warmup", "8", "--peak", "0.005",
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder with a few sentence pairs."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{'a b ' * (1 + i % 5)}c\t{'x y ' * (1 + i % 4)}z" for i in range(60)]
+    Path("p.tsv").write_text("\n".join(lines))
+    Path("d.tsv").write_text("\n".join(lines[:9]))
+    return tmp_path
+
+
+def train(*options) -> subprocess.Popen:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "transformer18", "train", *OPTIONS, *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+
+
+def finish(*options) -> str:
+    process = train(*options)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    return output
+
+
+def run_inside(*options):
+    return CliRunner().invoke(cli.main, ["train", *OPTIONS, *options])
+
+
+def what_is_left(out) -> tuple[dict, dict, list]:
+    """Weights of the run, those of its last step, and its records."""
+    model = read_checkpoint(Path(out) / "model.safetensors")[0]
+    last = read_checkpoint(Checkpoints(Path(out) / "checkpoints").weights(STEPS))[0]
+    records = [{k: v for k, v in r.items() if k != "seconds"} for r in read_metrics(out)]
+    return model, last, records
+
+
+def same(one, other):
+    for a, b in zip(one[:2], other[:2], strict=True):
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[name], b[name]) for name in a)
+    assert one[2] == other[2]
+
+
+@pytest.fixture
+def straight(folder):
+    result = run_inside("--out", "straight")
+    assert result.exit_code == 0, result.output
+    return what_is_left("straight")
+
+
+def wait_for(path: Path, process) -> None:
+    for _ in range(2000):
+        if path.exists():
+            return
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.02)
+    raise AssertionError(f"{path} never came")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_stopped_by_a_signal(straight, number):
+    process = train("--out", "stopped")
+    wait_for(Checkpoints("stopped/checkpoints").state(2 * EVERY), process)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0 and "Traceback" not in output
+    before = Checkpoints("stopped/checkpoints").steps()
+    assert before[-1] < STEPS, "it was too fast to be stopped"
+    if number != signal.SIGKILL:
+        assert "Error: stopped at step" in output and "resume" in output
+    assert "best" not in json.loads(Path("stopped/run.json").read_text())
+    finish("--out", "stopped", "--resume")
+    same(what_is_left("stopped"), straight)
+    assert "best" in json.loads(Path("stopped/run.json").read_text())
+
+
+def test_a_full_disk(straight):
+    """A limit on the size of files: the weights fit, the state does not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = Checkpoints("straight/checkpoints").weights(STEPS).stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(1.5 * size), hard))
+    try:
+        result = run_inside("--out", "full")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result.exit_code == 1 and "File too large" in result.output
+    names = {path.name for path in Path("full/checkpoints").iterdir()}
+    assert names == {Checkpoints("").weights(EVERY).name}  # nothing half-written
+    result = run_inside("--out", "full", "--resume")
+    assert result.exit_code == 0, result.output
+    same(what_is_left("full"), straight)
+
+
+def stop_after(step, out):
+    """A run whose checkpoints end at a step."""
+    assert run_inside("--out", out).exit_code == 0
+    kept = Checkpoints(Path(out) / "checkpoints")
+    for later in [s for s in kept.steps() if s > step]:
+        kept.state(later).unlink()
+    return kept
+
+
+def test_a_broken_checkpoint(straight):
+    kept = stop_after(STEPS, "broken")
+    newest = kept.state(STEPS)
+    data = newest.read_bytes()
+    for broken in (data[:-10], data[:5], b"", data[:-10] + b"0123456789"):
+        newest.write_bytes(broken)
+        result = run_inside("--out", "broken", "--resume")
+        assert result.exit_code == 1 and "Traceback" not in result.output
+        assert newest.name in result.output and "--skip-broken" in result.output
+    result = run_inside("--out", "broken", "--resume", "--skip-broken")
+    assert result.exit_code == 0, result.output
+    same(what_is_left("broken"), straight)
+    for step in kept.steps():
+        kept.state(step).write_bytes(b"")
+    result = run_inside("--out", "broken", "--resume", "--skip-broken")
+    assert result.exit_code == 1 and "no checkpoint in" in result.output
+
+
+def test_another_run_is_not_resumed(straight):
+    Path("other.tsv").write_text(Path("p.tsv").read_text() + "\na b\tx")
+    for options, word in (
+        (["--peak", "0.004"], "factor"), (["--seed", "3"], "seed"),
+        (["--data", "other.tsv"], "data"), (["--preset", "tiny"], "d_model"),
+    ):  # fmt: skip
+        base = [o for o in OPTIONS if o not in ("--data", "p.tsv")] if "--data" in options else OPTIONS
+        result = CliRunner().invoke(
+            cli.main, ["train", *base, "--out", "straight", "--resume", *options]
+        )
+        assert result.exit_code == 1, options
+        assert word in result.output and "another folder" in result.output
+
+
+def test_the_options_of_a_run_are_known(straight):
+    """--resume alone finds the newest unfinished run, and its options."""
+    nothing = CliRunner().invoke(cli.main, ["train", "--resume"])
+    assert nothing.exit_code == 1 and "no unfinished run" in nothing.output
+    assert run_inside("--out", "runs/mine").exit_code == 0
+    story = json.loads(Path("runs/mine/run.json").read_text())
+    del story["best"]
+    Path("runs/mine/run.json").write_text(json.dumps(story))
+    result = CliRunner().invoke(cli.main, ["train", "--resume"])
+    assert result.exit_code == 0, result.output
+    same(what_is_left("runs/mine"), straight)
+
+
+def test_more_steps_than_planned(straight):
+    """A finished run goes on when it is given more steps."""
+    assert run_inside("--out", "short", "--steps", "16").exit_code == 0
+    assert run_inside("--out", "short", "--resume").exit_code == 0
+    same(what_is_left("short"), straight)
