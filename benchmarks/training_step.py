@@ -11,7 +11,7 @@ contenders:
 
     model  torch.nn: nn.Transformer; package: make_transformer
     loop   plain: F.cross_entropy on all logits, Adam as torch makes it
-           package: train_step, with its chunked loss and its fused Adam
+           package: Updater, with its chunked loss and its fused Adam
 
 The same in all four: sizes, ids, masks, embedding (shared by source, target
 and output), sinusoidal positions, label smoothing 0.1, Adam's constants. The
@@ -35,6 +35,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -52,7 +53,7 @@ from transformer18.config import TransformerConfig
 from transformer18.embedding import TokenEmbedding
 from transformer18.masking import causal_mask
 from transformer18.position import SinusoidalPosition
-from transformer18.training import Recipe, make_optimizer, train_step
+from transformer18.training import Recipe, Updater
 from transformer18.vocabulary import END, PAD, UNKNOWN, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,6 +96,7 @@ class TorchTransformer(nn.Module):
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
+        self.config = config
         self.embedding = TokenEmbedding(config.src_vocab_size, config.d_model)
         self.position = SinusoidalPosition(config.d_model, config.dropout)
         self.inner = nn.Transformer(
@@ -151,21 +153,28 @@ def plain_step(model: nn.Module, batch: Batch, optimizer, recipe: Recipe) -> flo
     return loss.item()
 
 
+def package_step(
+    model: nn.Module, batch: Batch, rate: float, optimizer=None
+) -> Callable[[], float]:
+    """A step of the package's loop at a fixed learning rate."""
+    factor = rate * model.config.d_model**0.5  # the schedule's first step
+    updater = Updater(model, replace(RECIPE, warmup=1, factor=factor))
+    updater.optimizer = optimizer or updater.optimizer
+    return lambda: updater(1, [batch]).item() / batch.n_tokens
+
+
 def make_step(name: str, size: str, dropout: float) -> Callable[[], float]:
     """The contender, ready: each call is one training step."""
     torch.manual_seed(0)
     batch = make_ids(size)
     kind, loop = CONTENDERS[name]
     model = make_model(kind, size, dropout)
-    if loop == "plain":
-        step, adam = plain_step, torch.optim.Adam(
-            model.parameters(), lr=RATE, betas=RECIPE.betas, eps=RECIPE.eps
-        )  # fmt: skip
-    else:
-        step, adam = train_step, make_optimizer(model, RECIPE)
-        for group in adam.param_groups:
-            group["lr"] = RATE
-    return lambda: step(model, batch, adam, RECIPE)
+    if loop == "package":
+        return package_step(model, batch, RATE)
+    adam = torch.optim.Adam(
+        model.parameters(), lr=RATE, betas=RECIPE.betas, eps=RECIPE.eps
+    )  # fmt: skip
+    return lambda: plain_step(model, batch, adam, RECIPE)
 
 
 # -- measuring ---------------------------------------------------------------

@@ -8,9 +8,15 @@ from safetensors.torch import save_file
 
 from transformer18.build import make_transformer
 from transformer18.checkpoint import (
+    Checkpoints,
+    average_checkpoints,
+    fingerprint,
+    load_newest,
     load_weights,
     read_checkpoint,
+    read_tensors,
     save_checkpoint,
+    write_tensors,
 )
 from transformer18.config import TransformerConfig
 from transformer18.vocabulary import write_atomically
@@ -87,7 +93,9 @@ def test_missing_foreign_and_other_configuration(tmp_path):
 @pytest.mark.parametrize("config", ["[1]", "3", "null", "{"])
 def test_metadata_that_is_no_configuration(tmp_path, config):
     path = tmp_path / "m.safetensors"
-    save_file({"x": torch.zeros(2)}, path, {"config": config, "notes": "{}"})
+    digest = json.dumps(fingerprint({"x": torch.zeros(2)}))
+    facts = {"config": config, "notes": "{}", "sha256": digest}
+    save_file({"x": torch.zeros(2)}, path, facts)
     with pytest.raises(ValueError, match="not written by this package"):
         read_checkpoint(path)
 
@@ -98,7 +106,96 @@ def test_tensors_of_another_shape(tmp_path):
     weights, config, notes = read_checkpoint(path)
     name = next(iter(weights))
     weights[name] = torch.zeros(3, 3)
-    metadata = {"config": json.dumps(config), "notes": json.dumps(notes)}
-    save_file(weights, path, metadata)
+    write_tensors(path, weights, config=config, notes=notes)
     with pytest.raises(ValueError, match=f"in 1 tensors, {name}"):
         load_weights(net, path)
+
+
+def test_a_changed_byte_is_found(tmp_path):
+    """A file of the right length whose numbers are no longer the same."""
+    path = tmp_path / "m.safetensors"
+    save_checkpoint(model(), path)
+    data = bytearray(path.read_bytes())
+    data[-7] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="m.safetensors has changed since"):
+        read_checkpoint(path)
+
+
+def test_facts_and_tensors_of_every_kind(tmp_path):
+    tensors = {
+        "a": torch.arange(6).reshape(2, 3), "b": torch.tensor(2.5).bfloat16(),
+        "c": torch.randn(4, 4).T, "d": torch.zeros(0, 3), "e": torch.tensor(True),
+    }  # fmt: skip
+    write_tensors(tmp_path / "x", tensors, facts={"best": float("-inf"), "n": 3})
+    found, facts = read_tensors(tmp_path / "x")
+    assert facts["facts"] == {"best": float("-inf"), "n": 3}
+    for name, tensor in tensors.items():
+        assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype
+
+
+def test_weights_in_16_bits_load_into_a_model(tmp_path):
+    path, net = tmp_path / "m.safetensors", model()
+    save_checkpoint(model().half(), path)
+    assert path.stat().st_size < 0.6 * sum(4 * p.numel() for p in net.parameters()) + 9000
+    load_weights(net, path)
+    assert all(p.dtype == torch.float32 for p in net.parameters())
+
+
+def save_steps(kept, *steps):
+    net = model()
+    for step in steps:
+        with torch.no_grad():
+            net.output_weight.fill_(step)
+        kept.save(net, step, {"x": torch.tensor(step)}, {"step": step})
+    return net
+
+
+def test_the_last_few_are_kept(tmp_path):
+    kept = Checkpoints(tmp_path / "c", every=10, keep=3)
+    save_steps(kept, 10, 20, 30, 37)
+    assert kept.steps() == [30, 37] and kept.steps("weights") == [20, 30, 37]
+    save_steps(kept, 40)  # 37, where the run was stopped, is not wanted any more
+    assert kept.steps() == [30, 40] and kept.steps("weights") == [20, 30, 40]
+    save_steps(kept, 43)  # the end
+    assert kept.steps("weights") == [30, 40, 43]
+
+
+def test_what_a_killed_process_began_is_cleared_away(tmp_path):
+    kept = Checkpoints(tmp_path, every=10)
+    save_steps(kept, 10)
+    (tmp_path / "00000020.weights.safetensorsab12").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    save_steps(kept, 20)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        *(f"000000{s}.{k}.safetensors" for s in (10, 20) for k in ("weights", "state")),
+        "notes.txt",
+    }
+
+
+def test_newest(tmp_path):
+    kept, net = Checkpoints(tmp_path, every=10, keep=3), model(5)
+    assert load_newest(kept, net) is None
+    save_steps(kept, 10, 20)
+    tensors, facts = load_newest(kept, net)
+    assert facts == {"step": 20} and tensors["x"] == 20 and net.output_weight[0, 0] == 20
+    kept.weights(20).unlink()
+    with pytest.raises(ValueError, match="00000020.weights.* --skip-broken"):
+        load_newest(kept, net)
+    kept.skip_broken = True
+    assert load_newest(kept, net)[1] == {"step": 10} and net.output_weight[0, 0] == 10
+
+
+def test_average(tmp_path):
+    kept = Checkpoints(tmp_path, every=10, keep=3)
+    save_steps(kept, 10, 20, 60)
+    mean = average_checkpoints(kept.weights(step) for step in (10, 20, 60))
+    assert (mean["src_embedding.weight"] == 30).all()
+    one = average_checkpoints([kept.weights(60)])
+    assert torch.equal(one["src_embedding.weight"], torch.full((23, 12), 60.0))
+    with pytest.raises(ValueError, match="no checkpoints to average"):
+        average_checkpoints([])
+    save_checkpoint(model(d_ff=8), tmp_path / "other")
+    with pytest.raises(ValueError, match="other is of another model"):
+        average_checkpoints([kept.weights(60), tmp_path / "other"])

@@ -116,6 +116,7 @@ def test_train_on_own_text_and_use_it(run, own_run):
     names = {path.name for path in own_run.iterdir()}
     assert names == {
         "run.json", "metrics.jsonl", "model.safetensors", "tokenizer.model",
+        "checkpoints", "metrics.png",
     }
     story = json.loads((own_run / "run.json").read_text())
     assert story["recipe"]["steps"] == 3 and story["seed"] == 0
@@ -130,11 +131,11 @@ def test_train_on_own_text_and_use_it(run, own_run):
 
 
 def test_a_run_is_never_overwritten(run, own_run):
-    before = {p.name: p.read_bytes() for p in own_run.iterdir()}
+    before = {p: p.read_bytes() for p in own_run.rglob("*.*")}
     again = run("train", "--data", "p.tsv", "--vocab-size", "268",
                 "--steps", "1", "--out", "runs/mine")
     fails(again, "runs/mine", "not empty", "another folder")
-    assert before == {p.name: p.read_bytes() for p in own_run.iterdir()}
+    assert before == {p: p.read_bytes() for p in own_run.rglob("*.*")}
 
 
 def test_text_that_does_not_fit(run, tmp_path):
@@ -292,8 +293,12 @@ def test_without_a_size_the_vocabulary_is_what_the_text_fills(run, tmp_path):
 
 
 def test_options_that_would_be_ignored_are_refused(run, tmp_path):
-    fails(run("train", "--warmup", "7"), "need --data")
-    fails(run("train", "--dev", "x.tsv"), "need --data")
+    for option in (
+        ["--warmup", "7"], ["--dev", "x.tsv"], ["--separate"], ["--peak", "1"],
+        ["--dropout", "0.2"], ["--vocab-size", "300"], ["--average", "3"],
+    ):  # fmt: skip
+        fails(run("train", *option), f"{option[0]} needs --data")
+    assert not (tmp_path / "runs").exists()
     (tmp_path / "two.txt").write_text("the cat sleeps\n")
     fails(run("translate", "--file", "two.txt", "a"), "not both")
 

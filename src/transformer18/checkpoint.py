@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from .vocabulary import write_atomically
 
-# %% ../../book/17_training.ipynb #5335bc1b
+# %% ../../book/17_training.ipynb #a6f82255
 def fingerprint(tensors: dict[str, Tensor]) -> str:
     """SHA-256 of tensors in main memory, with their names and shapes."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
+        tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
@@ -34,6 +34,7 @@ def fingerprint(tensors: dict[str, Tensor]) -> str:
 
 def write_tensors(path: str | Path, tensors: dict, **facts) -> None:
     """Write tensors and facts (as JSON) into one file, atomically."""
+    tensors = {name: t.contiguous() for name, t in tensors.items()}
     facts["sha256"] = fingerprint(tensors)
     texts = {name: json.dumps(fact) for name, fact in facts.items()}
     write_atomically(path, save(tensors, texts))
@@ -143,7 +144,7 @@ def load_weights(model: nn.Module, path: str | Path) -> dict:
     model.load_state_dict(weights, strict=False)  # the rest is shared
     return notes
 
-# %% ../../book/17_training.ipynb #dcfed99c
+# %% ../../book/17_training.ipynb #8df0cfe3
 class Checkpoints:
     """The checkpoints of a run: weights, and beside them the state.
 
@@ -167,7 +168,8 @@ class Checkpoints:
     def steps(self, kind: str = "state") -> list[int]:
         """The steps that there are files of, in ascending order."""
         names = [path.name for path in self.folder.glob("*")]
-        found = [re.fullmatch(rf"(\d+)\.{kind}\.\w+", n) for n in names]
+        pattern = rf"(\d+)\.{kind}\.safetensors"
+        found = [re.fullmatch(pattern, name) for name in names]
         return sorted(int(match[1]) for match in found if match)
 
     def save(self, model, step: int, tensors: dict, facts: dict) -> None:

@@ -135,9 +135,9 @@ def judge(
         translate_all(model, task.tokenizer, sources), list(targets)
     )
 
-# %% ../../book/17_training.ipynb #115540ae
+# %% ../../book/17_training.ipynb #b7ba5b55
 MINI_RECIPE = Recipe(
-    steps=1000, warmup=100, factor=0.3, clip=1.0, eval_every=200,
+    steps=1000, warmup=100, factor=0.2, clip=1.0, eval_every=200,
     stop_at=0.998,
 )
 MINI_TOKENS = 1024  # source tokens a batch, and target tokens

@@ -302,7 +302,7 @@ class Progress:
     def seconds(self) -> float:
         return self.before + time.perf_counter() - self.started
 
-# %% ../../book/17_training.ipynb #9e2a38a4
+# %% ../../book/17_training.ipynb #0101d957
 def make_record(loop: "Loop") -> dict:
     """The numbers of a record; the sums start again."""
     progress = loop.progress
@@ -311,6 +311,9 @@ def make_record(loop: "Loop") -> dict:
         progress.nll, progress.n, progress.tokens
     )
     progress.nll = progress.n = 0.0
+    device, memory = loop.updater.device, {}
+    if device.type == "cuda":
+        memory["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     return {
         "step": loop.step,
         "epoch": loop.epoch,
@@ -318,6 +321,7 @@ def make_record(loop: "Loop") -> dict:
         "tokens": int(tokens),
         "learning_rate": loop.updater.rate,
         "nll": nll / max(1, n),
+        **memory,
     }
 
 # %% ../../book/17_training.ipynb #3c342bd1
@@ -441,7 +445,7 @@ def restore_state(loop: Loop, tensors: dict, facts: dict) -> None:
         loop.updater.scaler.load_state_dict(facts["scaler"])
     set_random_states(loop.updater.device, loop.team, random)
 
-# %% ../../book/17_training.ipynb #8d5d46f6
+# %% ../../book/17_training.ipynb #3279618d
 class Stopped(Exception):
     """Training was asked to stop, and a checkpoint was written."""
 
@@ -468,8 +472,8 @@ def fit(
 
     A record holds step, epoch, seconds, tokens (target tokens so far),
     learning_rate, nll (plain loss per token since the last record,
-    dropout on) and, with evaluate, metric and best (is it the best so
-    far?). The model ends with the weights of the last step. All
+    dropout on), on CUDA peak_bytes, and with evaluate metric and best
+    (is it the best so far?). The model ends with the weights of the last step. All
     randomness is torch's: seed it.
 
     Raises ValueError for an epoch without batches, FloatingPointError
