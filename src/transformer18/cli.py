@@ -382,7 +382,7 @@ def train(ctx, out, resume, skip_broken, threads, tensorboard, **_):
     carry_out(out, settings, on_record=extra, resume=resume,
               skip_broken=skip_broken)
 
-# %% ../../book/19_full_model.ipynb #b327ee53
+# %% ../../book/19_full_model.ipynb #d2e3427e
 def carry_out(out: Path, settings: dict, **how) -> None:
     """Train, store, and say where."""
     team = join_team()
@@ -393,10 +393,11 @@ def carry_out(out: Path, settings: dict, **how) -> None:
     tell(f"{len(task.train)} pairs, {sizes[0]} tokens")
     tell(f"the run is in {out}")
     tell(f"if it is stopped: transformer18 train --resume --out {out}")
+    chosen = {name: value for name, value in settings.items() if value}
     model = train_run(
         out, task, config, recipe_of(settings), seed=settings["seed"],
         max_tokens=max_tokens, device=best_device(), team=team,
-        progress=bar(), settings=settings,
+        progress=bar(), settings=chosen,
         command=shlex.join(["transformer18", *sys.argv[1:]]), **how,
     )
     if team.first:

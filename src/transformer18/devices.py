@@ -36,7 +36,7 @@ def best_device() -> str:
         return f"cuda:{local}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
-# %% ../../book/17_training.ipynb #9984eca9
+# %% ../../book/17_training.ipynb #083ef68f
 class Team:
     """The processes that train one model together, or one by itself.
 
@@ -72,7 +72,7 @@ class Team:
             dist.barrier()
             dist.destroy_process_group()
 
-
+# %% ../../book/17_training.ipynb #26a84a32
 def join_team() -> Team:
     """The team that torchrun started this process for, or one alone."""
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:

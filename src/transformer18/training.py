@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['check_recipe', 'Recipe', 'Objective', 'make_optimizer', 'set_rate', 'Gradients', 'Updater', 'endless', 'Update',
-           'updates', 'Progress', 'make_record', 'mean_loss', 'Loop', 'look', 'save_state', 'restore_state', 'Stopped',
-           'fit', 'run_loop']
+           'updates', 'Progress', 'make_record', 'mean_loss', 'Loop', 'look', 'save_state', 'restore_state', 'fit',
+           'Stopped', 'run_loop']
 
 # %% ../../book/17_training.ipynb #f2c8ee0a
 import itertools
@@ -445,17 +445,12 @@ def restore_state(loop: Loop, tensors: dict, facts: dict) -> None:
         loop.updater.scaler.load_state_dict(facts["scaler"])
     set_random_states(loop.updater.device, loop.team, random)
 
-# %% ../../book/17_training.ipynb #3279618d
-class Stopped(Exception):
-    """Training was asked to stop, and a checkpoint was written."""
-
-
+# %% ../../book/17_training.ipynb #b19ddabf
 def fit(
     model, batches: Callable[[int], Iterable[Batch]], recipe: Recipe, *,
     evaluate: Callable[[nn.Module], float] | None = None,
     on_record: Callable[[nn.Module, dict], None] | None = None,
-    checkpoints: Checkpoints | None = None,
-    team: Team | None = None,
+    checkpoints: Checkpoints | None = None, team: Team | None = None,
     progress: bool = True,
 ) -> list[dict]:
     """Train a model; return a record for every evaluation.
@@ -468,13 +463,12 @@ def fit(
     on_record    called with (model, record) after every evaluation
     checkpoints  where to keep them, and to go on from if there is one
     team         the processes that train together (`join_team`)
-    progress     show a bar
 
     A record holds step, epoch, seconds, tokens (target tokens so far),
     learning_rate, nll (plain loss per token since the last record,
     dropout on), on CUDA peak_bytes, and with evaluate metric and best
-    (is it the best so far?). The model ends with the weights of the last step. All
-    randomness is torch's: seed it.
+    (is it the best so far?). The model ends with the weights of the last
+    step. All randomness is torch's: seed it.
 
     Raises ValueError for an epoch without batches, FloatingPointError
     when the loss is no longer a number, Stopped after SIGTERM or Ctrl-C
@@ -486,7 +480,11 @@ def fit(
     run_loop(loop, batches, checkpoints, progress)
     return loop.history
 
-# %% ../../book/17_training.ipynb #7e1afae4
+# %% ../../book/17_training.ipynb #603cc445
+class Stopped(Exception):
+    """Training was asked to stop, and a checkpoint was written."""
+
+
 def run_loop(loop: Loop, batches, checkpoints, progress: bool) -> None:
     """From where the loop stands to its end; see `fit`."""
     recipe, team = loop.recipe, loop.team
