@@ -2,7 +2,7 @@
 # The full model on one GPU, in nine minutes and from start to finish:
 #
 #     benchmarks/gpu_full_model.sh gpu/report            on a machine with a GPU
-#     benchmarks/gpu_full_model.sh --dry-run /tmp/report the same code on a CPU
+#     benchmarks/gpu_full_model.sh --dry-run gpu/dry    the same code on a CPU
 #
 # It needs no network. Lay into gpu/, which git ignores:
 #

@@ -1,9 +1,11 @@
 """The benchmarks run, compare like with like, and their files are true."""
 
 import json
+import os
 import subprocess
 import sys
 from copy import deepcopy
+from pathlib import Path
 
 import copying
 import pytest
@@ -13,6 +15,8 @@ from benchmarks import training_step as bench
 from transformer18.batching import Batch
 from transformer18.loss import label_smoothed_loss
 from transformer18.vocabulary import PAD
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_training_step_runs(tmp_path):
@@ -124,3 +128,41 @@ def test_each_contender_learns():
         for _ in range(30):
             last = step()
         assert last < first, name
+
+
+@pytest.mark.slow
+def test_the_full_model_on_a_gpu_dry(tmp_path):
+    """The script for a GPU machine, all of it, on a CPU; it can go on."""
+    script = ROOT / "benchmarks" / "gpu_full_model.sh"
+    command = ["bash", str(script), "--dry-run", str(tmp_path / "out")]
+    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        report = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert list(report["runs"]) == ["multi30k", "tatoeba"]
+        for run in report["runs"].values():
+            assert run["steps"] == 12 and 0 < run["share_of_matmul_rate"] < 1
+            assert run["tokens_a_second"] > 0 and run["dev_nll"] > 0
+            assert "tok:" in run["scores"]["bleu_signature"]
+    nothing = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "gpu_full_model.py", str(tmp_path / "x")],
+        capture_output=True, text=True, env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert nothing.returncode == 1 and "no GPU here" in nothing.stderr
+
+
+def test_knobs():
+    """The stored file is of these knobs, all seeds, and a short run runs."""
+    from benchmarks import ablation, knobs
+
+    stored = json.loads(knobs.OUT.read_text())
+    assert ablation.same_task(stored["about"])
+    assert list(stored["runs"]) == [run.name for run in knobs.all_runs()]
+    assert all(run["history"][-1]["step"] == knobs.STEPS for run in stored["runs"].values())
+    for knob, values in knobs.KNOBS.items():
+        assert values[0] < knobs.usual(knob) < values[1] or knobs.usual(knob) not in values
+    found = knobs.train(knobs.Run("d_ff", 32, 0), steps=4, eval_every=2)
+    assert [record["step"] for record in found["history"]] == [2, 4]
+    same = stored["runs"]["d_ff=32/0"]["parameters"]
+    assert found["parameters"] == same < stored["runs"]["mini/0"]["parameters"]
