@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from transformer18 import cli
 from transformer18.checkpoint import read_checkpoint
 from transformer18.mini_german import split
+from transformer18.runs import read_json, read_metrics
 from transformer18.translator import (
     SHIPPED,
     Translator,
@@ -190,13 +191,13 @@ def test_translate_with_other_searches(run):
         result = run("translate", "--beam", beam, SENTENCE)
         assert result.stdout == GERMAN + "\n"
     # likelier, but a word shorter: what the length penalty is for
-    assert run("translate", "cat").stdout == "die Katze\n"
-    assert run("translate", "--alpha", "0", "cat").stdout == "Katze\n"
+    assert run("translate", "buy").stdout == "kaufen\n"
+    assert run("translate", "--alpha", "0", "buy").stdout == "\n"
     # greedy search misses what beam search finds
-    odd = "the letter reads the girl"
+    odd = "the apple eats the man"
     greedy = run("translate", "--beam", "1", odd).stdout
-    assert greedy == "der Mädchen liest das Mädchen\n"
-    assert run("translate", odd).stdout == "das Mädchen liest das Mädchen\n"
+    assert greedy == "der Apfel isst den Apfel\n"
+    assert run("translate", odd).stdout == "der Mann isst den Apfel\n"
 
 
 def test_n_best_lines_with_scores(run):
@@ -350,3 +351,61 @@ def test_a_reader_that_has_had_enough(tmp_path):
     )
     assert done.stdout == "die Katze schläft\n"
     assert "Broken" not in done.stderr and "Traceback" not in done.stderr
+
+
+def rows(n):
+    return [{"translation": {"en": f"a b {i % 7}", "de": f"x y {i % 7}"}} for i in range(n)]
+
+
+@pytest.fixture
+def wmt14(tmp_path, monkeypatch):
+    """A folder with the schema of WMT14 on the hub, and its name."""
+    (tmp_path / "home" / "wmt14").mkdir(parents=True)
+    for name, n in (("train", 90), ("validation", 9), ("test", 12)):
+        lines = [json.dumps(row) + "\n" for row in rows(n)]
+        (tmp_path / "home" / "wmt14" / f"{name}.jsonl").write_text("".join(lines))
+    monkeypatch.setenv("TRANSFORMER18_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return "wmt14"
+
+
+@pytest.mark.parametrize("stream", [[], ["--stream"]])
+def test_a_named_corpus(run, wmt14, stream):
+    """Train, dev and test are its own; streamed or not, it is learnt."""
+    done = run("train", "--data", wmt14, "--vocab-size", "275", "--steps", "30",
+               "--max-tokens", "200", "--out", "r", *stream)
+    assert done.exit_code == 0, done.output
+    assert ("a stream of pairs" if stream else "90 pairs") in done.output
+    story = read_json("r/run.json")
+    assert story["settings"]["data"] == ["wmt14"]
+    result = run("evaluate", "--data", wmt14, "--model", "r")
+    assert "sentences: 12" in result.stdout
+    again = run("train", "--resume", "--out", "r", "--steps", "40")
+    assert again.exit_code == 0, again.output
+    assert read_metrics("r")[-1]["step"] == 40
+
+
+def test_a_stream_of_files_needs_dev_pairs(run, tmp_path):
+    (tmp_path / "p.tsv").write_text("a b\tx y\nb a\ty x\n" * 60)
+    fails(run("train", "--data", "p.tsv", "--stream"), "--stream needs dev pairs")
+    done = run("train", "--data", "p.tsv", "--stream", "--dev", "p.tsv", "--steps", "2",
+               "--vocab-size", "268", "--out", "r")
+    assert done.exit_code == 0, done.output
+    fails(run("train", "--data", "nowhere"), "nowhere")
+
+
+def test_a_vocabulary_for_each_language(run, tmp_path):
+    (tmp_path / "p.tsv").write_text("a b\tx y\nb a\ty x\n" * 60)
+    done = run("train", "--data", "p.tsv", "--separate", "--steps", "2",
+               "--vocab-size", "264", "--out", "r")
+    assert done.exit_code == 0, done.output
+    assert {"source_tokenizer.model", "target_tokenizer.model"} <= {
+        path.name for path in (tmp_path / "r").iterdir()
+    }
+    translator = Translator.load(tmp_path / "r")
+    assert translator.model.config.tgt_vocab_size == 264
+    assert len(translator.translate(["a b", "b"])) == 2
+    source, target, weights = translation_map(translator, "a b")
+    assert weights.shape[2:] == (len(target), len(source))
+    (tmp_path / "r" / "target_tokenizer.model").unlink()
+    fails(run("translate", "--model", "r", "a"), "target_vocabulary.json")

@@ -4,29 +4,43 @@
 
 # %% auto #0
 __all__ = ['RUNS', 'ERRORS', 'OneLineErrors', 'main', 'newest_run', 'load', 'bar', 'one_line', 'model_option', 'data_option',
-           'beam_option', 'alpha_option', 'read_pairs', 'sentences_of', 'translate', 'evaluate', 'text_task',
-           'learn_words', 'COUNT', 'ABOVE_0', 'OF_TEXT', 'HOW', 'options_of_text', 'recipe_of', 'preset_of', 'task_of',
-           'report', 'unfinished_run', 'settings_of', 'train', 'carry_out']
+           'beam_option', 'alpha_option', 'named', 'read_pairs', 'open_pairs', 'sentences_of', 'translate', 'evaluate',
+           'stream_task', 'text_task', 'learn_words', 'COUNT', 'ABOVE_0', 'OF_TEXT', 'HOW', 'options_of_text',
+           'recipe_of', 'preset_of', 'task_of', 'report', 'unfinished_run', 'settings_of', 'OF_RUNS', 'options_of_runs',
+           'train', 'carry_out']
 
-# %% ../../book/19_full_model.ipynb #943a5af9
+# %% ../../book/19_full_model.ipynb #bf8a0f87
 import math
 import os
 import shlex
 import sys
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 import click
 import torch
 
+# %% ../../book/19_full_model.ipynb #166f65ed
 from .config import PRESETS, TransformerConfig
-from .corpus import read_corpus, read_lines
+from .corpus import (
+    CORPORA,
+    Corpus,
+    aligned,
+    read_corpus,
+    read_lines,
+    split_tsv,
+    stream_corpus,
+    usable,
+)
 from .devices import PRECISIONS, best_device, join_team
 from .evaluation import scores
 from .runs import (
     MINI_RECIPE,
     MINI_TOKENS,
+    Stream,
     Task,
     TwoTokenizers,
     draw_run,
@@ -44,7 +58,7 @@ from .translator import SHIPPED, Translator
 from .vocabulary import write_atomically
 
 RUNS = Path("runs")
-ERRORS = (ValueError, OSError, FloatingPointError, Stopped)
+ERRORS = (ValueError, OSError, ImportError, FloatingPointError, Stopped)
 
 # %% ../../book/19_full_model.ipynb #91a571d6
 class OneLineErrors(click.Group):
@@ -88,7 +102,7 @@ def one_line(text: str) -> str:
     """A translation as a line, should the model write a line break."""
     return " ".join(text.splitlines())
 
-# %% ../../book/19_full_model.ipynb #3ba21313
+# %% ../../book/19_full_model.ipynb #5881802b
 model_option = click.option(
     "--model", "run", metavar="FOLDER",
     help="Folder of a run; else the newest in runs/, or the shipped one.",
@@ -96,7 +110,8 @@ model_option = click.option(
 data_option = click.option(
     "--data", multiple=True, metavar="FILE",
     help="Sentence pairs: one file (source TAB target) or, given twice, "
-    "one file for each language. Plain or .gz. Else mini German.",
+    "one file for each language, plain or .gz; or multi30k, wmt14, or a "
+    "folder with their layout. Else mini German.",
 )
 beam_option = click.option(
     "--beam", type=click.IntRange(1, 10**4), default=4,
@@ -107,15 +122,35 @@ alpha_option = click.option(
     show_default=True, help="Of the length penalty; 0 for none.",
 )
 
-# %% ../../book/19_full_model.ipynb #5490209c
-def read_pairs(files):
-    """A corpus from the files after --data or --dev."""
+# %% ../../book/19_full_model.ipynb #692149cc
+def named(files) -> str | None:
+    """The corpus that --data names: known, or a folder of splits."""
+    if len(files) == 1 and not Path(files[0]).is_file():
+        known = files[0] in CORPORA or Path(files[0]).is_dir()
+        return files[0] if known else None
+    return None
+
+
+def read_pairs(files, split: str = "train") -> Corpus:
+    """A corpus from what stands after --data or --dev."""
     if len(files) > 2:
         raise ValueError(
             f"{len(files)} files of sentence pairs: give one with both "
             "languages, or one for each"
         )
+    if name := named(files):
+        reasons = Counter()
+        pairs = list(stream_corpus(name, split, dropped=reasons))
+        return Corpus(pairs, reasons)
     return read_corpus(*files)
+
+
+def open_pairs(files, split: str = "train"):
+    """The same pairs, one at a time."""
+    if name := named(files):
+        return stream_corpus(name, split)
+    pairs = split_tsv(*files) if len(files) == 1 else aligned(*files)
+    return usable(pairs)
 
 # %% ../../book/19_full_model.ipynb #08348708
 def sentences_of(text, file) -> list[str]:
@@ -158,7 +193,7 @@ def translate(text, file, n, beam, alpha, run):
         if not kept:
             click.echo("")
 
-# %% ../../book/19_full_model.ipynb #e65125aa
+# %% ../../book/19_full_model.ipynb #9ced91d5
 @main.command()
 @data_option
 @click.option("--tokenize", default="13a", show_default=True,
@@ -175,7 +210,9 @@ def evaluate(data, tokenize, lowercase, output, beam, alpha, run):
     """Score a model on sentence pairs it has not seen."""
     if output and Path(output).is_dir():
         raise ValueError(f"{output} is a folder: give a file to write to")
-    pairs = read_pairs(data).pairs if data else mini_german_task()[1]
+    pairs = mini_german_task()[1]
+    if data:
+        pairs = read_pairs(data, "test").pairs
     sources, targets = zip(*pairs, strict=True)
     hypotheses = load(run).translate(
         sources, beam=beam, alpha=alpha, progress=bar()
@@ -191,19 +228,31 @@ def evaluate(data, tokenize, lowercase, output, beam, alpha, run):
         lines = [f"{one_line(text)}\n" for text in hypotheses]
         write_atomically(output, "".join(lines).encode())
 
-# %% ../../book/19_full_model.ipynb #92469b0d
+# %% ../../book/19_full_model.ipynb #fcb1a5d2
+def stream_task(data, dev, vocab_size, separate) -> Task:
+    """Text that is never whole in memory; tokenizers learn from the
+    first million pairs."""
+    if not (dev or named(data)):
+        raise ValueError("--stream needs dev pairs: give --dev")
+    held_out = read_pairs(dev or data, "validation").pairs
+    some = list(islice(open_pairs(data), 10**6))
+    words = learn_words(some, vocab_size, separate)
+    train = Stream(lambda: open_pairs(data))
+    return Task(train, held_out, words, metric="negative loss")
+
+# %% ../../book/19_full_model.ipynb #d477cc45
 def text_task(data, dev, vocab_size, separate) -> Task:
     """Any parallel text as a task, with byte-pair encoding.
 
-    Without dev pairs every hundredth pair, at most 1,000, is held out.
-    The tokenizers learn from training pairs only.
+    Without dev pairs every hundredth pair, at most 1,000, is held out; a
+    named corpus has its own. The tokenizers learn from training pairs.
     """
     corpus = read_pairs(data)
     if corpus.dropped:
         click.echo(f"dropped {corpus.dropped} pairs: {corpus.why}")
     pairs = corpus.pairs
-    if dev:
-        held_out = read_pairs(dev).pairs
+    if dev or named(data):
+        held_out = read_pairs(dev or data, "validation").pairs
     else:
         step = max(100, len(pairs) // 1000)
         held_out = pairs[::step]
@@ -289,16 +338,16 @@ def preset_of(settings: dict, *sizes) -> TransformerConfig:
     )
     return replace(config, tgt_vocab_size=[*sizes, None][1])
 
-# %% ../../book/19_full_model.ipynb #f2b0f7dc
+# %% ../../book/19_full_model.ipynb #d6526744
 def task_of(settings: dict):
     """(task, test pairs or None, tokens a batch), by the options."""
     s = settings
     if s["data"]:
-        task = text_task(
-            s["data"], s["dev"], s["vocab_size"], s["separate"]
-        )
+        make = stream_task if s["stream"] else text_task
+        task = make(s["data"], s["dev"], s["vocab_size"], s["separate"])
         return task, None, s["max_tokens"] or 4096
-    given = [name for name in ("dev", "separate", *OF_TEXT) if s[name]]
+    names = "dev", "stream", "separate", *OF_TEXT
+    given = [name for name in names if s[name]]
     if given:
         option = given[0].replace("_", "-")
         raise ValueError(f"--{option} needs --data: give some pairs")
@@ -314,11 +363,11 @@ def report(model, task, pairs, name: str, max_tokens: int) -> None:
     else:
         click.echo(f"{name}: {found:.2%} exactly right")
 
-# %% ../../book/19_full_model.ipynb #5c4c1610
+# %% ../../book/19_full_model.ipynb #65101b99
 def unfinished_run() -> Path:
     """The newest run in runs/ that has not come to its end."""
     runs = [path for path in RUNS.glob("*/run.json")
-            if "best" not in read_json(path)]
+            if path.stat().st_size and "best" not in read_json(path)]
     if not runs:
         raise ValueError(
             f"no unfinished run in {RUNS}: name a run with --out"
@@ -332,43 +381,58 @@ def settings_of(ctx, out: Path | None, resume: bool) -> tuple[Path, dict]:
     if out is None:
         now = datetime.now().strftime("%Y-%m-%d-%H%M%S")
         out = unfinished_run() if resume else RUNS / now
-    if not (resume and (out / "run.json").is_file()):
+    path = out / "run.json"
+    if not (resume and path.is_file() and path.stat().st_size):
         return out, given
-    stored = read_json(out / "run.json").get("settings")
+    stored = read_json(path).get("settings")
     if not stored:
         raise ValueError(
-            f"{out / 'run.json'} has no settings, so the run was not "
-            "begun by this command: give another folder"
+            f"{path} has no settings, so the run was not begun by this "
+            "command: give another folder"
         )
     said = click.core.ParameterSource.COMMANDLINE
     now = {k: v for k, v in given.items()
            if ctx.get_parameter_source(k) is said}
     return out, given | stored | now
 
-# %% ../../book/19_full_model.ipynb #e546eb9b
+# %% ../../book/19_full_model.ipynb #c582c78c
+OF_RUNS = [
+    click.option("--out", metavar="FOLDER", help="Else runs/DATE-TIME.",
+                 type=click.Path(path_type=Path)),
+    click.option("--resume", is_flag=True, help="Go on with the run in "
+                 "--out (begin it if there is none), or with the newest "
+                 "unfinished one in runs/. Its options are known."),
+    click.option("--skip-broken", is_flag=True, help="With --resume: "
+                 "for a checkpoint that is broken take the one before."),
+    click.option("--preset", type=click.Choice([*PRESETS]),
+                 default="mini", show_default=True, help="Model size."),
+    click.option("--steps", type=COUNT, help="Updates at most."),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0,
+                 help="Of all that is random."),
+    click.option("--precision", type=click.Choice([*PRECISIONS]),
+                 default="float32", show_default=True, help="Products."),
+    click.option("--compile", is_flag=True, help="Use torch.compile."),
+    click.option("--threads", type=click.IntRange(1, 1024), help="CPU."),
+    click.option("--tensorboard", is_flag=True, help="Write its files."),
+    click.option("--dev", multiple=True, metavar="FILE", help="Dev pairs. "
+                 "Else every hundredth pair, at most 1,000."),
+    click.option("--stream", is_flag=True, help="Text too large for "
+                 "memory: read it in every epoch. With --data only."),
+    click.option("--separate", is_flag=True, help="A vocabulary for each "
+                 "language. With --data only."),
+]
+
+
+def options_of_runs(command):
+    """Give a command all options of training but --data."""
+    for option in reversed(OF_RUNS):
+        command = option(command)
+    return command
+
+# %% ../../book/19_full_model.ipynb #57940ac0
 @main.command()
 @data_option
-@click.option("--dev", multiple=True, metavar="FILE",
-              help="Dev pairs. Else every hundredth pair, at most 1,000.")
-@click.option("--out", metavar="FOLDER", type=click.Path(path_type=Path),
-              help="Else runs/DATE-TIME.")
-@click.option("--resume", is_flag=True, help="Go on with the run in "
-              "--out (begin it if there is none), or with the newest "
-              "unfinished one in runs/. Its options are known.")
-@click.option("--skip-broken", is_flag=True, help="With --resume: where "
-              "a checkpoint cannot be read, take the one before.")
-@click.option("--preset", type=click.Choice([*PRESETS]), default="mini",
-              show_default=True, help="Size of the model.")
-@click.option("--steps", type=COUNT, help="Updates at most.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0,
-              help="Of all that is random.")
-@click.option("--precision", type=click.Choice([*PRECISIONS]),
-              default="float32", show_default=True, help="Of products.")
-@click.option("--compile", is_flag=True, help="Use torch.compile.")
-@click.option("--separate", is_flag=True, help="A vocabulary for each "
-              "language. With --data only.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="Of CPU.")
-@click.option("--tensorboard", is_flag=True, help="Write its files too.")
+@options_of_runs
 @options_of_text
 @click.pass_context
 def train(ctx, out, resume, skip_broken, threads, tensorboard, **_):
@@ -382,7 +446,7 @@ def train(ctx, out, resume, skip_broken, threads, tensorboard, **_):
     carry_out(out, settings, on_record=extra, resume=resume,
               skip_broken=skip_broken)
 
-# %% ../../book/19_full_model.ipynb #d2e3427e
+# %% ../../book/19_full_model.ipynb #c0cfa1fb
 def carry_out(out: Path, settings: dict, **how) -> None:
     """Train, store, and say where."""
     team = join_team()
@@ -390,12 +454,17 @@ def carry_out(out: Path, settings: dict, **how) -> None:
     task, test, max_tokens = task_of(settings)
     sizes = vocab_sizes(task.tokenizer)
     config = preset_of(settings, *sizes)
-    tell(f"{len(task.train)} pairs, {sizes[0]} tokens")
+    streamed = isinstance(task.train, Stream)
+    n = "a stream of" if streamed else len(task.train)
+    tell(f"{n} pairs, {sizes[0]} tokens")
     tell(f"the run is in {out}")
     tell(f"if it is stopped: transformer18 train --resume --out {out}")
+    recipe = recipe_of(settings)
     chosen = {name: value for name, value in settings.items() if value}
+    if settings["data"]:  # they must not change with the number of steps
+        chosen |= dict(warmup=recipe.warmup, eval_every=recipe.eval_every)
     model = train_run(
-        out, task, config, recipe_of(settings), seed=settings["seed"],
+        out, task, config, recipe, seed=settings["seed"],
         max_tokens=max_tokens, device=best_device(), team=team,
         progress=bar(), settings=chosen,
         command=shlex.join(["transformer18", *sys.argv[1:]]), **how,
