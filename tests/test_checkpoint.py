@@ -164,14 +164,15 @@ def test_the_last_few_are_kept(tmp_path):
 def test_what_a_killed_process_began_is_cleared_away(tmp_path):
     kept = Checkpoints(tmp_path, every=10)
     save_steps(kept, 10)
-    (tmp_path / "00000020.weights.safetensorsab12").write_bytes(b"half")
+    (tmp_path / "00000020.weights.safetensorsab12cd_3").write_bytes(b"half")
     (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "00000010.weights.safetensors.bak").write_text("mine")
     save_steps(kept, 20)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
         *(f"000000{s}.{k}.safetensors" for s in (10, 20) for k in ("weights", "state")),
-        "notes.txt",
-    }
+        "notes.txt", "00000010.weights.safetensors.bak",
+    }  # fmt: skip
 
 
 def test_newest(tmp_path):
@@ -196,6 +197,6 @@ def test_average(tmp_path):
     assert torch.equal(one["src_embedding.weight"], torch.full((23, 12), 60.0))
     with pytest.raises(ValueError, match="no checkpoints to average"):
         average_checkpoints([])
-    save_checkpoint(model(d_ff=8), tmp_path / "other")
+    save_checkpoint(model(n_heads=4), tmp_path / "other")  # the same shapes
     with pytest.raises(ValueError, match="other is of another model"):
         average_checkpoints([kept.weights(60), tmp_path / "other"])

@@ -424,3 +424,12 @@ def test_tokenizer_errors(tmp_path):
     (tmp_path / "t.model").write_bytes(b"cut")
     with pytest.raises(ValueError, match="t.model is no sentencepiece"):
         load_tokenizer(tmp_path / "t.model")
+
+
+def test_packed_pairs_are_a_sequence():
+    data = pairs(20)
+    packed = PackedPairs(data)
+    assert list(packed) == data and packed[-1] == data[-1]
+    assert packed[2:5] == data[2:5] and packed[::7] == data[::7]
+    with pytest.raises(IndexError):
+        packed[20]

@@ -104,6 +104,16 @@ def test_a_killed_worker_is_restarted(folder):
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
 
 
+def test_a_sentence_longer_than_any_before(folder):
+    """On one process the table of positions grows, on the other not yet."""
+    long = " ".join(["a"] * 300)
+    with open("p.tsv", "a") as file:
+        file.write(f"\n{long}\t{long}")
+    output = finish(train(2, "--steps", "12", "--eval-every", "6", "--max-tokens", "700",
+                          "--out", "long"))  # fmt: skip
+    assert "dev: loss" in output
+
+
 def test_batches_that_cannot_be_shared():
     batches = [make_batch([([5], [6])])] * 4
     with pytest.raises(ValueError, match="2 processes cannot share 3 batches"):

@@ -93,3 +93,19 @@ def test_labels_and_shapes_that_do_not_fit():
         label_smoothed_loss(features, weight, labels[:, 1:])
     with pytest.raises(ValueError, match="chunk must be at least 1, not -1"):
         label_smoothed_loss(features, weight, labels, chunk=-1)
+
+
+def test_judging_makes_no_gradients():
+    """Without gradients the products that make them are left out."""
+    features, weight = torch.randn(2, 3, 5), torch.randn(9, 5)
+    labels = torch.randint(1, 9, (2, 3))
+    counts = {}
+    for name, wanted in (("train", True), ("judge", False)):
+        features.requires_grad_(wanted)
+        with torch.profiler.profile() as profile:
+            found = label_smoothed_loss(features, weight, labels)
+        counts[name] = sum(e.count for e in profile.key_averages() if e.key == "aten::mm")
+        if wanted:
+            right = found
+    assert counts["judge"] == 1 < counts["train"] == 3
+    assert all(torch.equal(a, b) for a, b in zip(found, right))

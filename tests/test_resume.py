@@ -14,8 +14,10 @@ import torch
 from click.testing import CliRunner
 
 from transformer18 import cli
-from transformer18.checkpoint import Checkpoints, read_checkpoint
-from transformer18.runs import read_metrics
+from transformer18.build import make_transformer
+from transformer18.checkpoint import Checkpoints, read_checkpoint, save_checkpoint
+from transformer18.config import TransformerConfig
+from transformer18.runs import Keeper, read_metrics
 
 STEPS, EVERY = 24, 4
 OPTIONS = [
@@ -152,6 +154,7 @@ def test_another_run_is_not_resumed(straight):
     for options, word in (
         (["--peak", "0.004"], "factor"), (["--seed", "3"], "seed"),
         (["--data", "other.tsv"], "data"), (["--preset", "tiny"], "d_model"),
+        (["--dev", "p.tsv"], "dev"),
     ):  # fmt: skip
         base = OPTIONS[2:] if "--data" in options else OPTIONS
         result = CliRunner().invoke(
@@ -174,8 +177,30 @@ def test_the_options_of_a_run_are_known(straight):
     same(what_is_left("runs/mine"), straight)
 
 
-def test_more_steps_than_planned(straight):
-    """A finished run goes on when it is given more steps."""
-    assert run_inside("--out", "short", "--steps", "16").exit_code == 0
-    assert run_inside("--out", "short", "--resume").exit_code == 0
-    same(what_is_left("short"), straight)
+@pytest.mark.parametrize("steps", ["16", "18"])
+def test_more_steps_than_planned(straight, steps):
+    """A finished run goes on when it is given more steps, even if its last
+    one was not among those that are looked at."""
+    assert run_inside("--out", "short", "--steps", steps).exit_code == 0
+    result = run_inside("--out", "short", "--resume")
+    assert result.exit_code == 0, result.output
+    left = what_is_left("short")
+    records = [record for record in left[2] if record["step"] != int(steps)]
+    assert [r["step"] for r in records] == [s for s in range(4, 25, 4) if s != int(steps)]
+    assert all(torch.equal(left[1][name], straight[1][name]) for name in left[1])
+
+
+def test_a_better_average_is_not_overwritten(tmp_path):
+    """Resumed, a run keeps its average until a single model beats it."""
+    torch.manual_seed(0)
+    config = TransformerConfig(9, d_model=12, n_heads=3, n_layers=1, d_ff=20)
+    model, path = make_transformer(config), tmp_path / "model.safetensors"
+    save_checkpoint(model, path, averaged=[1, 2], metric=0.5)
+    keep = Keeper(tmp_path, "exact match")
+    keep(model, {"step": 3, "metric": 0.4, "best": True})
+    assert read_checkpoint(path)[2] == {"averaged": [1, 2], "metric": 0.5}
+    keep(model, {"step": 4, "metric": 0.6, "best": True})
+    assert read_checkpoint(path)[2]["metric"] == 0.6
+    assert [r["step"] for r in read_metrics(tmp_path)] == [3, 4]
+    keep(model, {"step": 4, "metric": 0.7, "best": False})  # done again
+    assert [r["metric"] for r in read_metrics(tmp_path)] == [0.4, 0.7]

@@ -62,7 +62,8 @@ def test_the_learning_rate_is_the_papers():
     [("steps", 0), ("steps", "10"), ("warmup", -1), ("eval_every", 0),
      ("eval_every", 2.5), ("factor", -1.0), ("factor", float("nan")),
      ("clip", 0.0), ("accumulate", 0), ("average", 0), ("patience", 0),
-     ("precision", "int8")],
+     ("precision", "int8"), ("smoothing", 1.0), ("smoothing", -0.1),
+     ("betas", (0.9, 1.5)), ("eps", 0.0), ("stop_at", float("nan"))],
 )
 def test_recipes_that_cannot_be(field, value):
     with pytest.raises(ValueError, match=field):

@@ -85,7 +85,7 @@ class Packed:
         ids = np.take(self.ids, self.starts[which, None] + column)
         return torch.from_numpy(ids.astype(np.int64))
 
-# %% ../../book/17_training.ipynb #a8543995
+# %% ../../book/17_training.ipynb #9508e93a
 class PackedPairs(Sequence[Pair]):
     """Tokenised pairs in little memory, ready to be batched fast.
 
@@ -106,7 +106,9 @@ class PackedPairs(Sequence[Pair]):
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def __getitem__(self, index: int) -> Pair:
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
         row = [range(len(self))[index]]  # IndexError beyond the last
         src, tgt = self.src.rows(row)[0], self.tgt.rows(row)[0]
         return src[:-1].tolist(), tgt[:-1].tolist()

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['fingerprint', 'write_tensors', 'read_tensors', 'own_tensors', 'save_checkpoint', 'read_checkpoint', 'load_weights',
-           'Checkpoints', 'prune', 'load_newest', 'average_checkpoints']
+           'Checkpoints', 'UNFINISHED', 'prune', 'load_newest', 'average_checkpoints']
 
 # %% ../../book/17_training.ipynb #c795db60
 import dataclasses
@@ -39,7 +39,7 @@ def write_tensors(path: str | Path, tensors: dict, **facts) -> None:
     texts = {name: json.dumps(fact) for name, fact in facts.items()}
     write_atomically(path, save(tensors, texts))
 
-# %% ../../book/17_training.ipynb #12e5d9e6
+# %% ../../book/17_training.ipynb #4186c426
 def read_tensors(path: str | Path) -> tuple[dict, dict]:
     """(tensors, facts) of what `write_tensors` wrote; runs no code.
 
@@ -54,7 +54,9 @@ def read_tensors(path: str | Path) -> tuple[dict, dict]:
     try:
         with safe_open(path, framework="pt") as file:
             texts = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}
+            tensors = {  # copies: the file may be removed
+                key: file.get_tensor(key).clone() for key in file.keys()
+            }
         facts = {name: json.loads(text) for name, text in texts.items()}
     except SafetensorError as error:
         raise ValueError(
@@ -178,7 +180,10 @@ class Checkpoints:
         write_tensors(self.state(step), tensors, facts=facts)
         prune(self, step)
 
-# %% ../../book/17_training.ipynb #e5b9599a
+# %% ../../book/17_training.ipynb #d59bd186
+UNFINISHED = r"\d+\.(weights|state)\.safetensors\w{8}"
+
+
 def prune(checkpoints: Checkpoints, newest: int) -> None:
     """Remove what is older than need be, and what was never finished."""
     every, keep = checkpoints.every, max(2, checkpoints.keep)
@@ -188,8 +193,9 @@ def prune(checkpoints: Checkpoints, newest: int) -> None:
         whole = [s for s in steps if s not in between]
         for step in between + whole[:-n]:
             getattr(checkpoints, kind)(step).unlink()
-    for path in checkpoints.folder.glob("*.safetensors?*"):
-        path.unlink()  # begun by a process that was killed
+    for path in checkpoints.folder.glob("*"):  # begun by a process
+        if re.fullmatch(UNFINISHED, path.name):  # that was killed
+            path.unlink()
 
 # %% ../../book/17_training.ipynb #54c52c87
 def load_newest(checkpoints: Checkpoints, model) -> tuple | None:
@@ -217,7 +223,7 @@ def load_newest(checkpoints: Checkpoints, model) -> tuple | None:
         )
     return None
 
-# %% ../../book/17_training.ipynb #55c1edc1
+# %% ../../book/17_training.ipynb #742a6645
 def average_checkpoints(paths: Iterable[Path]) -> dict[str, Tensor]:
     """The mean of the weights of some checkpoints, by name.
 
@@ -227,13 +233,13 @@ def average_checkpoints(paths: Iterable[Path]) -> dict[str, Tensor]:
     if not paths:
         raise ValueError("no checkpoints to average: give at least one")
     for path in paths:
-        weights = read_checkpoint(path)[0]
+        weights, config, _ = read_checkpoint(path)
         if not total:
             total = {k: w.double().zero_() for k, w in weights.items()}
-        shapes = {k: w.shape for k, w in weights.items()}
-        if shapes != {k: w.shape for k, w in total.items()}:
+            first, dtype = config, next(iter(weights.values())).dtype
+        if config != first:
             raise ValueError(f"{path} is of another model: leave it out")
         for name, tensor in weights.items():
             total[name] += tensor
-    return {name: (tensor / len(paths)).to(weights[name].dtype)
+    return {name: (tensor / len(paths)).to(dtype)
             for name, tensor in total.items()}

@@ -395,7 +395,7 @@ def settings_of(ctx, out: Path | None, resume: bool) -> tuple[Path, dict]:
            if ctx.get_parameter_source(k) is said}
     return out, given | stored | now
 
-# %% ../../book/19_full_model.ipynb #c582c78c
+# %% ../../book/19_full_model.ipynb #3ebec10b
 OF_RUNS = [
     click.option("--out", metavar="FOLDER", help="Else runs/DATE-TIME.",
                  type=click.Path(path_type=Path)),
@@ -414,8 +414,8 @@ OF_RUNS = [
     click.option("--compile", is_flag=True, help="Use torch.compile."),
     click.option("--threads", type=click.IntRange(1, 1024), help="CPU."),
     click.option("--tensorboard", is_flag=True, help="Write its files."),
-    click.option("--dev", multiple=True, metavar="FILE", help="Dev pairs. "
-                 "Else every hundredth pair, at most 1,000."),
+    click.option("--dev", multiple=True, metavar="FILE", help="Dev "
+                 "pairs. Else every hundredth pair, at most 1,000."),
     click.option("--stream", is_flag=True, help="Text too large for "
                  "memory: read it in every epoch. With --data only."),
     click.option("--separate", is_flag=True, help="A vocabulary for each "

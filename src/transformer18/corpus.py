@@ -7,9 +7,10 @@ __all__ = ['read_lines', 'next_line', 'split_tsv', 'aligned', 'MAX_LENGTH', 'usa
            'CORPORA', 'DATA_VARIABLE', 'SPLITS', 'local_folder', 'find_files', 'stream_rows', 'sides', 'from_folder',
            'from_hub', 'stream_corpus']
 
-# %% ../../book/17_training.ipynb #015451f3
+# %% ../../book/17_training.ipynb #ba777b4a
 import gzip
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -42,20 +43,20 @@ def read_lines(path: str | Path) -> Iterator[str]:
             code = "utf-8"
             yield text.rstrip("\r\n")
 
-# %% ../../book/17_training.ipynb #f6aa233b
+# %% ../../book/17_training.ipynb #ee8ce223
 def next_line(file, path: Path) -> bytes:
     try:
         return file.readline()
-    except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
             f"{path} is no whole gzip file ({error}): get it again"
         ) from None
 
-# %% ../../book/17_training.ipynb #dfb7a154
+# %% ../../book/17_training.ipynb #a68939c9
 def split_tsv(path: str | Path) -> Iterator[tuple[str, str]]:
     """(source, target) of every line of a TSV file."""
     for number, line in enumerate(read_lines(path), start=1):
-        if not line:
+        if not line.strip():
             continue
         columns = line.split("\t")
         if len(columns) < 2:
@@ -65,13 +66,13 @@ def split_tsv(path: str | Path) -> Iterator[tuple[str, str]]:
             )
         yield columns[0], columns[1]
 
-# %% ../../book/17_training.ipynb #3016c4ba
+# %% ../../book/17_training.ipynb #469cdef4
 def aligned(
     source: str | Path, target: str | Path
 ) -> Iterator[tuple[str, str]]:
     """(source, target) of line n of both files, for every n.
 
-    Files of unequal length are noticed at the end of the shorter one.
+    Files of unequal length are noticed when both are read.
     """
     n_src = n_tgt = 0
     both = zip_longest(read_lines(source), read_lines(target))
@@ -260,7 +261,7 @@ def stream_rows(
             f"{name} cannot be read ({why}): get it again"
         ) from error
 
-# %% ../../book/17_training.ipynb #17d3b555
+# %% ../../book/17_training.ipynb #0834d5bf
 def sides(
     rows: Iterable[dict], languages: tuple[str, str], name: str
 ) -> Iterator[tuple[str, str]]:
@@ -274,7 +275,10 @@ def sides(
                 f"{name} has the columns {', '.join(row)}, not {source} "
                 f"and {target}: give others as source and target"
             )
-        yield row[source], row[target]
+        pair = row[source], row[target]
+        if not all(isinstance(text, str | None) for text in pair):
+            raise ValueError(f"{name} has {pair} for a pair: mend it")
+        yield pair
 
 # %% ../../book/17_training.ipynb #ababff80
 def from_folder(folder: Path, split: str, languages: tuple[str, str]):

@@ -118,13 +118,13 @@ def set_random_states(
     if device.type == "mps" and "mps" in own:
         torch.mps.set_rng_state(own["mps"])
 
-# %% ../../book/17_training.ipynb #984c7f64
+# %% ../../book/17_training.ipynb #07e906d4
 class StopSignal:
     """SIGTERM and Ctrl-C as a wish that a loop grants when it suits.
 
     with StopSignal() as stop: ... stop.asked is the signal's name, or
-    empty. The second Ctrl-C acts at once. Does nothing if not `wanted`
-    and outside the main thread, where signals do not arrive.
+    empty. The second Ctrl-C acts at once. Does nothing if not `wanted`,
+    or outside the main thread, where signals do not arrive.
     """
 
     def __init__(self, wanted: bool = True):

@@ -33,7 +33,7 @@ def loss_and_slope(
     logits.scatter_add_(1, right, taken)
     return loss.sum(), nll.sum()
 
-# %% ../../book/17_training.ipynb #0b68644a
+# %% ../../book/17_training.ipynb #a40e9652
 class ChunkedLoss(torch.autograd.Function):
     """The loss of `chunk` rows at a time, gradients made on the way.
 
@@ -43,6 +43,7 @@ class ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, features, weight, labels, smoothing, chunk, dtype):
+        wanted = any(ctx.needs_input_grad)  # not where it only judges
         d_features = torch.empty_like(features)  # (N, D)
         d_weight = torch.zeros_like(weight)  # (V, D)
         exact = torch.promote_types(features.dtype, torch.float32)
@@ -56,6 +57,8 @@ class ChunkedLoss(torch.autograd.Function):
             sums = loss_and_slope(logits, labels[rows], smoothing)
             loss += sums[0]
             nll += sums[1]
+            if not wanted:
+                continue
             slope = logits.to(dtype)  # (n, V), now d loss / d logits
             d_features[rows] = (slope @ w).to(features.dtype)
             d_weight += slope.T @ x

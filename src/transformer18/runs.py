@@ -8,9 +8,10 @@ __all__ = ['Text', 'TwoTokenizers', 'Words', 'source_side', 'target_side', 'voca
            'read_json', 'read_metrics', 'save_words', 'load_words', 'check_lengths', 'claim', 'check_same_run',
            'Keeper', 'to_tensorboard', 'draw_run', 'finish', 'Run', 'TrainingRun', 'train_run', 'carry_out']
 
-# %% ../../book/17_training.ipynb #e6ed0e95
+# %% ../../book/17_training.ipynb #4fcd0466
 import hashlib
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-# %% ../../book/17_training.ipynb #a4880fcc
+# %% ../../book/17_training.ipynb #ad797217
 from .batching import (
     PackedPairs,
     make_batch,
@@ -33,6 +34,7 @@ from .checkpoint import (
     Checkpoints,
     average_checkpoints,
     load_weights,
+    read_checkpoint,
     save_checkpoint,
 )
 from .config import TransformerConfig
@@ -45,7 +47,7 @@ from .tokenizer import (
     load_tokenizer,
     save_tokenizer,
 )
-from .training import Recipe, fit, mean_loss
+from .training import Recipe, check_share, fit, mean_loss
 from .vocabulary import (
     Vocabulary,
     load_vocabulary,
@@ -255,7 +257,7 @@ def load_words(folder: str | Path, side: str = "") -> Words:
         return load_tokenizer(pieces)
     return load_vocabulary(folder / f"{side}vocabulary.json")
 
-# %% ../../book/17_training.ipynb #8ef35ac0
+# %% ../../book/17_training.ipynb #70bf84a6
 def check_lengths(max_tokens: int, **named) -> None:
     """Raise ValueError, with the name, for a pair that fits no batch."""
     for name, ids in named.items():
@@ -274,18 +276,19 @@ def claim(folder: Path) -> None:
         (folder / "run.json").open("x").close()
     except FileExistsError:
         raise ValueError(
-            f"{folder} is not empty, perhaps a run: give another folder, "
-            "or --resume to go on with it"
+            f"{folder} is not empty: give another folder (or, if it is a "
+            "run, --resume to go on with it)"
         ) from None
 
-# %% ../../book/17_training.ipynb #63792267
+# %% ../../book/17_training.ipynb #1fd1446a
 def check_same_run(folder: Path, run: dict) -> None:
     """Raise ValueError, naming what differs from the run in a folder.
 
     The number of steps may grow; machine and versions may change.
     """
     old = read_json(folder / "run.json")
-    for part in ("config", "recipe", "seed", "max_tokens", "data"):
+    for part in ("config", "recipe", "seed", "max_tokens", "data", "dev",
+                 "metric"):
         before, now = old.get(part), run[part]
         if not isinstance(now, dict):
             before, now = {part: before}, {part: now}
@@ -299,12 +302,18 @@ def check_same_run(folder: Path, run: dict) -> None:
                     "another folder"
                 )
 
-# %% ../../book/17_training.ipynb #447494a5
+# %% ../../book/17_training.ipynb #8d11c6c0
 class Keeper:
     """Stores a run as it goes: every record, and the best model."""
 
     def __init__(self, folder: Path, metric: str):
         self.folder, self.metric = folder, metric
+        self.path = folder / "model.safetensors"
+        self.floor = -math.inf  # an average that is there may be better
+        if self.path.is_file():
+            notes = read_checkpoint(self.path)[2]
+            if "averaged" in notes:
+                self.floor = notes["metric"]
 
     def __call__(self, model, record: dict) -> None:
         before = [r for r in read_metrics(self.folder)
@@ -313,9 +322,10 @@ class Keeper:
         write_atomically(
             self.folder / "metrics.jsonl", "".join(lines).encode()
         )
-        if record["best"]:
-            path = self.folder / "model.safetensors"
-            save_checkpoint(model, path, **record, judged_by=self.metric)
+        if record["best"] and record["metric"] >= self.floor:
+            save_checkpoint(
+                model, self.path, **record, judged_by=self.metric
+            )
 
 
 def to_tensorboard(folder: str | Path) -> Callable[[object, dict], None]:
@@ -354,7 +364,7 @@ def draw_run(records: Sequence[dict], metric: str = "metric on dev"):
                y_label=label, at_ends=False)
     return axes
 
-# %% ../../book/17_training.ipynb #99357e22
+# %% ../../book/17_training.ipynb #2a80fa94
 def finish(folder: Path, model, task: Task, recipe: Recipe, max_tokens):
     """Leave the better of best and average as the model of the run.
 
@@ -362,20 +372,23 @@ def finish(folder: Path, model, task: Task, recipe: Recipe, max_tokens):
     """
     path = folder / "model.safetensors"
     notes = load_weights(model, path)
-    steps = [r["step"] for r in read_metrics(folder)][-recipe.average :]
+    kept = Checkpoints(folder / "checkpoints")
+    steps = [r["step"] for r in read_metrics(folder)]
+    steps = [s for s in steps if kept.weights(s).is_file()]
+    steps = steps[-recipe.average :]
     if recipe.average == 1 or notes.get("averaged") == steps:
         return notes
-    kept = Checkpoints(folder / "checkpoints")
     mean = average_checkpoints(kept.weights(step) for step in steps)
     model.load_state_dict(mean, strict=False)
     metric = judge(model, task, task.dev, max_tokens)
     if metric >= notes["metric"]:
         notes = {"step": steps[-1], "averaged": steps, "metric": metric,
-                 "judged_by": task.metric, "best_single": notes}
+                 "judged_by": task.metric,
+                 "best_single": notes.get("best_single", notes)}
         save_checkpoint(model, path, **notes)
     return {**load_weights(model, path), "average_metric": metric}
 
-# %% ../../book/17_training.ipynb #00376fb9
+# %% ../../book/17_training.ipynb #b2a8c6d0
 @dataclass
 class Run:
     """What a training run is made from, and the folder that it fills."""
@@ -390,7 +403,9 @@ class Run:
     team: Team
 
     def __post_init__(self):
-        named = {"dev": PackedPairs(self.task.encoded(self.task.dev))}
+        check_share(self.recipe, self.team)
+        self.dev = PackedPairs(self.task.encoded(self.task.dev))
+        named = {"dev": self.dev}
         self.pairs = None  # a stream has none at hand
         if not isinstance(self.task.train, Stream):
             train = PackedPairs(self.task.encoded(self.task.train))
@@ -403,7 +418,7 @@ class Run:
             if max(map(len, pair)) < self.max_tokens:
                 yield pair
 
-# %% ../../book/17_training.ipynb #2aaca114
+# %% ../../book/17_training.ipynb #d1c6e04f
 class TrainingRun(Run):
     """A `Run` that can be described, begun and read from."""
 
@@ -422,7 +437,8 @@ class TrainingRun(Run):
         return describe_run(
             self.config, self.recipe, self.seed, device=self.device,
             max_tokens=self.max_tokens, processes=self.team.size,
-            data=data_fingerprint(pairs), **notes,
+            data=data_fingerprint(pairs), metric=self.task.metric,
+            dev=data_fingerprint(self.dev), **notes,
         )
 
     def open(self, resume: bool, **notes) -> None:

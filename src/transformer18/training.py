@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['check_recipe', 'Recipe', 'Objective', 'make_optimizer', 'set_rate', 'Gradients', 'Updater', 'endless', 'Update',
-           'updates', 'Progress', 'make_record', 'mean_loss', 'Loop', 'look', 'save_state', 'restore_state', 'fit',
-           'Stopped', 'run_loop']
+           'check_share', 'updates', 'Progress', 'make_record', 'mean_loss', 'Loop', 'look', 'save_state',
+           'restore_state', 'fit', 'Stopped', 'run_loop']
 
 # %% ../../book/17_training.ipynb #f2c8ee0a
 import itertools
@@ -34,7 +34,7 @@ from .devices import (
 from .loss import label_smoothed_loss
 from .schedule import learning_rate
 
-# %% ../../book/17_training.ipynb #f16d4622
+# %% ../../book/17_training.ipynb #b35a5e32
 def check_recipe(recipe: "Recipe") -> None:
     """Raise ValueError, naming the field, for what cannot be."""
     for name in ("steps", "warmup", "accumulate", "eval_every", "average",
@@ -46,10 +46,17 @@ def check_recipe(recipe: "Recipe") -> None:
             raise ValueError(
                 f"{name} must be an integer from 1, not {value!r}"
             )
-    for name in ("factor", "clip"):
+    for name in ("factor", "clip", "eps"):
         value = getattr(recipe, name)
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} must be above 0, not {value!r}")
+    for name in ("smoothing", "betas"):
+        value = getattr(recipe, name)
+        parts = value if name == "betas" else [value]
+        if not all(0 <= part < 1 for part in parts):
+            raise ValueError(f"{name} must lie in [0, 1), not {value!r}")
+    if math.isnan(recipe.stop_at):
+        raise ValueError("stop_at must be a number, not nan")
     if recipe.precision not in PRECISIONS:
         raise ValueError(
             f"no precision {recipe.precision!r}: choose from "
@@ -94,7 +101,7 @@ class Recipe:
         object.__setattr__(self, "betas", (*self.betas,))  # JSON: a list
         check_recipe(self)
 
-# %% ../../book/17_training.ipynb #4d782f72
+# %% ../../book/17_training.ipynb #60de9f51
 class Objective(nn.Module):
     """Model and loss in one: (loss, nll), sums over the labels.
 
@@ -104,9 +111,10 @@ class Objective(nn.Module):
 
     def __init__(self, model: nn.Module, recipe: Recipe):
         super().__init__()
-        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
         self.model, self.smoothing = model, recipe.smoothing
         self.dtype = PRECISIONS[recipe.precision]
+        if self.dtype is not None:
+            os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
         self.features = model.features
         if recipe.compile:
             self.features = torch.compile(model.features, dynamic=True)
@@ -141,7 +149,7 @@ def set_rate(optimizer, model, recipe: Recipe, step: int) -> float:
         group["lr"] = rate
     return rate
 
-# %% ../../book/17_training.ipynb #593c7a2f
+# %% ../../book/17_training.ipynb #75cdd469
 class Gradients:
     """A model, its optimiser, and what makes its gradients."""
 
@@ -155,7 +163,9 @@ class Gradients:
         )
         self.objective = Objective(model, recipe)
         if self.team.size > 1:
-            self.objective = DistributedDataParallel(self.objective)
+            self.objective = DistributedDataParallel(  # tables of
+                self.objective, broadcast_buffers=False,  # positions
+            )  # are the same everywhere, but may have grown
 
     def add(self, batch: Batch, total: float, last: bool) -> Tensor:
         """Add a batch's gradients to those of the batches before."""
@@ -202,7 +212,7 @@ class Updater(Gradients):
         self.scaler.update()
         self.optimizer.zero_grad()
 
-# %% ../../book/17_training.ipynb #7c2584ce
+# %% ../../book/17_training.ipynb #8e740ae1
 def endless(
     batches: Callable[[int], Iterable[Batch]], epoch: int, position: int
 ) -> Iterator[tuple[int, int, Callable[[], Batch]]]:
@@ -218,7 +228,7 @@ def endless(
             makers = (partial(these.__getitem__, i) for i in places)
         else:
             rest = itertools.islice(these, position, None)
-            makers = (partial(lambda batch: batch, b) for b in rest)
+            makers = (partial(lambda b: b, batch) for batch in rest)
         for make in makers:
             position += 1
             yield epoch, position, make
@@ -228,7 +238,7 @@ def endless(
             )
         epoch, position = epoch + 1, 0
 
-# %% ../../book/17_training.ipynb #7d39649d
+# %% ../../book/17_training.ipynb #f5adb22e
 @dataclass(frozen=True)
 class Update:
     """The batches of one update, and the place behind them."""
@@ -250,18 +260,23 @@ class Update:
         return replace(self, batches=pinned)
 
 
-def updates(
-    batches, recipe: Recipe, team: Team, epoch: int = 0, position: int = 0
-) -> Iterator[Update]:
-    """What this process has to do, update by update, from a place on.
-
-    Raises ValueError if the team cannot share the batches of an update.
-    """
+def check_share(recipe: Recipe, team: Team) -> None:
+    """Raise ValueError if a team cannot share an update's batches."""
     if recipe.accumulate % team.size:
         raise ValueError(
             f"{team.size} processes cannot share {recipe.accumulate} "
             "batches an update: make accumulate a multiple of them"
         )
+
+# %% ../../book/17_training.ipynb #c6a09be2
+def updates(
+    batches, recipe: Recipe, team: Team, epoch: int = 0, position: int = 0
+) -> Iterator[Update]:
+    """What this process has to do, update by update, from a place on.
+
+    Raises what `check_share` raises.
+    """
+    check_share(recipe, team)
     stream = endless(batches, epoch, position)
     while True:
         group = list(itertools.islice(stream, recipe.accumulate))
@@ -378,7 +393,7 @@ class Loop:
             or (patience is not None and self.waited >= patience)
         )
 
-# %% ../../book/17_training.ipynb #62600bc4
+# %% ../../book/17_training.ipynb #9342269c
 def look(loop: Loop) -> dict:
     """Evaluate and keep a record; the numbers that the bar shows."""
     record = make_record(loop)
@@ -390,6 +405,8 @@ def look(loop: Loop) -> dict:
         metric = loop.team.same(metric)
         if math.isnan(metric):
             raise FloatingPointError(f"the metric at {loop.step} is nan")
+        # An equal one is kept, being trained for longer, but is no
+        # progress that would be worth more patience.
         record |= {"metric": metric, "best": metric >= loop.best}
         loop.waited = 0 if metric > loop.best else loop.waited + 1
         loop.best = max(loop.best, metric)
@@ -445,7 +462,7 @@ def restore_state(loop: Loop, tensors: dict, facts: dict) -> None:
         loop.updater.scaler.load_state_dict(facts["scaler"])
     set_random_states(loop.updater.device, loop.team, random)
 
-# %% ../../book/17_training.ipynb #b19ddabf
+# %% ../../book/17_training.ipynb #f03f6e2e
 def fit(
     model, batches: Callable[[int], Iterable[Batch]], recipe: Recipe, *,
     evaluate: Callable[[nn.Module], float] | None = None,
@@ -453,7 +470,8 @@ def fit(
     checkpoints: Checkpoints | None = None, team: Team | None = None,
     progress: bool = True,
 ) -> list[dict]:
-    """Train a model; return a record for every evaluation.
+    """Train a model; return a record for every evaluation (of this call,
+    if it goes on with an earlier one).
 
     model        anything with `features(src_ids, tgt_ids)` (B, T, D),
                  `output_weight` (V, D) and `config.d_model`
