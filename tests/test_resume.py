@@ -156,7 +156,8 @@ def test_another_run_is_not_resumed(straight):
         (["--data", "other.tsv"], "data"), (["--preset", "tiny"], "d_model"),
         (["--dev", "p.tsv"], "dev"),
     ):  # fmt: skip
-        base = OPTIONS[2:] if "--data" in options else OPTIONS
+        without = {"--data": OPTIONS[2:], "--dev": OPTIONS[:2] + OPTIONS[4:]}
+        base = without.get(options[0], OPTIONS)
         result = CliRunner().invoke(
             cli.main, ["train", *base, "--out", "straight", "--resume", *options]
         )
