@@ -5,11 +5,13 @@
     python benchmarks/ablation.py --list     name them, run nothing
     python benchmarks/ablation.py --only depth --out other.json
 
-Four studies, three seeds each:
+Five studies, three seeds each:
 
     plain    every ablation on mini German
     clauses  every ablation on mini German with subordinate clauses
     depth    the norms with six blocks on each side, and no residual
+    large    the same norms, attention's initial weights Xavier's for each
+             matrix by itself: larger by 1.4 (Q, K, V) and 1.7 (output)
     data     Transformer and GRU on more and more sentence pairs
 
 A seed settles the sentences, the initial weights, the order of batches and
@@ -41,6 +43,7 @@ from transformer18.batching import make_batch
 from transformer18.build import make_transformer
 from transformer18.config import TransformerConfig, count_parameters
 from transformer18.decoder import exact_match, greedy
+from transformer18.multi_head import MultiHeadAttention
 from transformer18.rnn import GRUSeq2Seq
 from transformer18.runs import MINI_RECIPE, Task, mini_german_task
 from transformer18.training import Recipe
@@ -88,6 +91,8 @@ def all_runs() -> Iterator[Run]:
             yield Run("clauses", model, seed, 300, 100, clauses=True)
         for model in ("nothing", "pre-norm", "norm", "residual"):
             yield Run("depth", model, seed, 200, 50, n_layers=6)
+        for model in ("nothing", "pre-norm", "norm"):
+            yield Run("large", model, seed, 200, 50, n_layers=6)
         for n_train in SIZES:
             for model, factor in FACTORS.items():
                 yield Run(
@@ -127,6 +132,14 @@ def gru_exact(model: GRUSeq2Seq, task: Task) -> float:
     return exact_match([decode(row) for row in rows.tolist()], list(targets))
 
 
+def enlarge(model: torch.nn.Module) -> None:
+    """Begin attention with Xavier's weights, matrix by matrix."""
+    for part in model.modules():
+        if isinstance(part, MultiHeadAttention):
+            for matrix in (*part.projections.weight, part.output.weight):
+                torch.nn.init.xavier_uniform_(matrix)
+
+
 def train(run: Run) -> dict:
     """What is kept of one run."""
     task = task_of(run.seed, run.clauses)
@@ -143,6 +156,8 @@ def train(run: Run) -> dict:
             "mini", vocab_size, n_layers=run.n_layers, norm_first=run.model == "pre-norm"
         )
         model = make_transformer(config, ablations().get(run.model))
+    if run.study == "large":
+        enlarge(model)
     recipe = replace(
         MINI_RECIPE, steps=run.steps, eval_every=run.eval_every,
         stop_at=run.stop_at, factor=run.factor,
@@ -199,7 +214,7 @@ def load(path: Path) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=OUT, help="the result file")
-    parser.add_argument("--only", help="a study: plain, clauses, depth or data")
+    parser.add_argument("--only", help="a study: plain, clauses, depth, large or data")
     parser.add_argument("--list", action="store_true", help="run nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)

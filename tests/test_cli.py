@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 from transformer18 import cli
 from transformer18.checkpoint import read_checkpoint
 from transformer18.mini_german import split
-from transformer18.runs import read_json, read_metrics
+from transformer18.runs import mini_german_task, read_json, read_metrics
 from transformer18.translator import (
     SHIPPED,
     Translator,
@@ -409,3 +410,33 @@ def test_a_vocabulary_for_each_language(run, tmp_path):
     assert weights.shape[2:] == (len(target), len(source))
     (tmp_path / "r" / "target_tokenizer.model").unlink()
     fails(run("translate", "--model", "r", "a"), "target_vocabulary.json")
+
+
+def test_evaluate_knows_what_a_run_has_not_seen(run, own_run):
+    fails(run("evaluate"), "other text than mini German", "--data")
+    assert run("train", "--seed", "3", "--steps", "1", "--out", "r").exit_code == 0
+    sources = {source for source, _ in mini_german_task(3)[0].train}
+    seen = cli.unseen_pairs((), Path("r"))
+    assert len(seen) == 1000 and not sources & {source for source, _ in seen}
+
+
+def test_lines_end_at_newlines_only(run):
+    text = "the cat sleeps\x0c\u2028the cat sleeps\nthe dog sleeps\n"
+    assert run("translate", stdin=text).stdout.count("\n") == 2
+
+
+def test_output_goes_through_links_and_pipes(run, own_run, tmp_path):
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+    for name in ("link.txt", "/dev/null"):
+        done = run("evaluate", "--data", "p.tsv", "--output", name)
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "link.txt").is_symlink()
+    assert len((tmp_path / "real.txt").read_text().splitlines()) == 60
+    assert Path("/dev/null").is_char_device()
+
+
+def test_pairs_that_are_left_out_are_told(run, own_run, tmp_path):
+    (tmp_path / "p.tsv").write_text("a b\tx y\n\tx\nb\ty\n")
+    done = run("evaluate", "--data", "p.tsv")
+    assert "sentences: 2" in done.stdout and "left out 1 pairs: 1 empty" in done.stderr

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from transformer18.build import make_transformer
 from transformer18.checkpoint import Checkpoints, read_checkpoint, save_checkpoint
 from transformer18.config import TransformerConfig
 from transformer18.runs import Keeper, read_metrics
+from transformer18.tokenizer import train_tokenizer
 
 STEPS, EVERY = 24, 4
 OPTIONS = [
@@ -205,3 +207,60 @@ def test_a_better_average_is_not_overwritten(tmp_path):
     assert [r["step"] for r in read_metrics(tmp_path)] == [3, 4]
     keep(model, {"step": 4, "metric": 0.7, "best": False})  # done again
     assert [r["metric"] for r in read_metrics(tmp_path)] == [0.4, 0.7]
+
+
+def test_a_longer_run_that_was_stopped(straight):
+    """Given more steps and killed, it is unfinished, and knows how many."""
+    assert run_inside("--out", "runs/a", "--steps", "8").exit_code == 0
+    again = train("--out", "runs/a", "--resume", "--steps", "400")
+    wait_for(Checkpoints("runs/a/checkpoints").state(12), again)
+    again.kill()
+    again.wait()
+    story = json.loads(Path("runs/a/run.json").read_text())
+    assert "best" not in story and story["recipe"]["steps"] == 400
+    assert story["settings"]["steps"] == 400
+    fewer = run_inside("--out", "runs/a", "--resume", "--steps", "20")
+    assert fewer.exit_code == 1 and "steps 400, not 20" in fewer.output
+
+
+def test_what_was_lost_is_noticed(straight):
+    """Checkpoints, the tokenizer or run.json that are gone or another's."""
+    folder = Path("straight")
+    tokenizer, story = folder / "tokenizer.model", folder / "run.json"
+    pieces, written = tokenizer.read_bytes(), story.read_bytes()
+    longer = ("--out", "straight", "--resume", "--steps", "32")
+
+    def fails(*parts):
+        result = run_inside(*longer)
+        assert result.exit_code == 1 and "Traceback" not in result.output
+        assert all(part in result.output for part in parts), result.output
+
+    other = train_tokenizer(["q r s t"] * 30 + ["u v w"] * 20, 270)
+    tokenizer.write_bytes(other.model)
+    fails("the tokenizer in straight is not that of this run")
+    for text in ("[]", '{"config": {'):
+        story.write_text(text)
+        fails("run.json is cut off or no JSON")
+    story.unlink()
+    fails("put back its run.json")
+    story.write_bytes(written)
+    tokenizer.unlink()  # it is made again
+    shutil.move(folder / "checkpoints", "elsewhere")
+    fails("the checkpoints of straight are gone")
+    shutil.move("elsewhere", folder / "checkpoints")
+    assert tokenizer.read_bytes() == pieces
+    assert run_inside(*longer).exit_code == 0
+
+
+def test_options_that_are_zero_are_kept(folder):
+    assert run_inside("--out", "a", "--dropout", "0", "--steps", "4").exit_code == 0
+    result = CliRunner().invoke(cli.main, ["train", "--resume", "--out", "a", "--steps", "8"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(Path("a/run.json").read_text())["config"]["dropout"] == 0
+
+
+def test_a_learning_rate_far_too_high(folder):
+    result = run_inside("--out", "a", "--peak", "100", "--steps", "8")
+    assert "Traceback" not in result.output and not isinstance(
+        result.exception, OverflowError
+    )

@@ -180,7 +180,7 @@ class Checkpoints:
         write_tensors(self.state(step), tensors, facts=facts)
         prune(self, step)
 
-# %% ../../book/17_training.ipynb #d59bd186
+# %% ../../book/17_training.ipynb #c075f951
 UNFINISHED = r"\d+\.(weights|state)\.safetensors\w{8}"
 
 
@@ -195,7 +195,7 @@ def prune(checkpoints: Checkpoints, newest: int) -> None:
             getattr(checkpoints, kind)(step).unlink()
     for path in checkpoints.folder.glob("*"):  # begun by a process
         if re.fullmatch(UNFINISHED, path.name):  # that was killed
-            path.unlink()
+            path.unlink(missing_ok=True)
 
 # %% ../../book/17_training.ipynb #54c52c87
 def load_newest(checkpoints: Checkpoints, model) -> tuple | None:

@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['RUNS', 'ERRORS', 'OneLineErrors', 'main', 'newest_run', 'load', 'bar', 'one_line', 'model_option', 'data_option',
-           'beam_option', 'alpha_option', 'named', 'read_pairs', 'open_pairs', 'sentences_of', 'translate', 'evaluate',
-           'stream_task', 'text_task', 'learn_words', 'COUNT', 'ABOVE_0', 'OF_TEXT', 'HOW', 'options_of_text',
-           'recipe_of', 'preset_of', 'task_of', 'report', 'unfinished_run', 'settings_of', 'OF_RUNS', 'options_of_runs',
-           'train', 'carry_out']
+           'beam_option', 'alpha_option', 'named', 'read_pairs', 'open_pairs', 'sentences_of', 'translate',
+           'unseen_pairs', 'evaluate', 'stream_task', 'text_task', 'learn_words', 'COUNT', 'ABOVE_0', 'OF_TEXT', 'HOW',
+           'options_of_text', 'recipe_of', 'preset_of', 'was_given', 'task_of', 'report', 'unfinished_run',
+           'settings_of', 'OF_RUNS', 'options_of_runs', 'train', 'carry_out']
 
-# %% ../../book/19_full_model.ipynb #bf8a0f87
+# %% ../../book/19_full_model.ipynb #e7af5c78
 import math
 import os
 import shlex
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -152,7 +153,7 @@ def open_pairs(files, split: str = "train"):
     pairs = split_tsv(*files) if len(files) == 1 else aligned(*files)
     return usable(pairs)
 
-# %% ../../book/19_full_model.ipynb #08348708
+# %% ../../book/19_full_model.ipynb #4ad79ddd
 def sentences_of(text, file) -> list[str]:
     """What is to be translated: the words given, or lines of a file."""
     if text and file:
@@ -163,7 +164,8 @@ def sentences_of(text, file) -> list[str]:
         lines = list(read_lines(file))
     else:
         words = sys.stdin.read() if sys.stdin else ""
-        lines = words.removeprefix("\ufeff").splitlines()
+        words = words.removeprefix("\ufeff").removesuffix("\n")
+        lines = words.split("\n")
     if not any(line.strip() for line in lines):
         raise ValueError("nothing to translate: give some text")
     return lines
@@ -193,7 +195,26 @@ def translate(text, file, n, beam, alpha, run):
         if not kept:
             click.echo("")
 
-# %% ../../book/19_full_model.ipynb #9ced91d5
+# %% ../../book/19_full_model.ipynb #b8722257
+def unseen_pairs(data, run: Path):
+    """Sentence pairs to score a run on; else the test of its own task."""
+    if data:
+        corpus = read_pairs(data, "test")
+        if corpus.dropped:
+            told = f"left out {corpus.dropped} pairs: {corpus.why}"
+            click.echo(told, err=True)
+        return corpus.pairs
+    story = {}
+    if (run / "run.json").is_file():
+        story = read_json(run / "run.json")
+    if story.get("settings", {}).get("data"):
+        raise ValueError(
+            f"{run} was trained on other text than mini German: give "
+            "pairs to score it on (--data)"
+        )
+    return mini_german_task(story.get("seed", 0))[1]
+
+# %% ../../book/19_full_model.ipynb #75026269
 @main.command()
 @data_option
 @click.option("--tokenize", default="13a", show_default=True,
@@ -210,11 +231,10 @@ def evaluate(data, tokenize, lowercase, output, beam, alpha, run):
     """Score a model on sentence pairs it has not seen."""
     if output and Path(output).is_dir():
         raise ValueError(f"{output} is a folder: give a file to write to")
-    pairs = mini_german_task()[1]
-    if data:
-        pairs = read_pairs(data, "test").pairs
+    folder = Path(run) if run else newest_run()
+    pairs = unseen_pairs(data, folder)
     sources, targets = zip(*pairs, strict=True)
-    hypotheses = load(run).translate(
+    hypotheses = load(folder).translate(
         sources, beam=beam, alpha=alpha, progress=bar()
     )
     click.echo(f"sentences: {len(pairs)}")
@@ -240,7 +260,7 @@ def stream_task(data, dev, vocab_size, separate) -> Task:
     train = Stream(lambda: open_pairs(data))
     return Task(train, held_out, words, metric="negative loss")
 
-# %% ../../book/19_full_model.ipynb #d477cc45
+# %% ../../book/19_full_model.ipynb #606cd073
 def text_task(data, dev, vocab_size, separate) -> Task:
     """Any parallel text as a task, with byte-pair encoding.
 
@@ -254,7 +274,7 @@ def text_task(data, dev, vocab_size, separate) -> Task:
     if dev or named(data):
         held_out = read_pairs(dev or data, "validation").pairs
     else:
-        step = max(100, len(pairs) // 1000)
+        step = max(100, math.ceil(len(pairs) / 1000))
         held_out = pairs[::step]
         pairs = [pair for i, pair in enumerate(pairs) if i % step]
     if not pairs:
@@ -338,7 +358,12 @@ def preset_of(settings: dict, *sizes) -> TransformerConfig:
     )
     return replace(config, tgt_vocab_size=[*sizes, None][1])
 
-# %% ../../book/19_full_model.ipynb #d6526744
+# %% ../../book/19_full_model.ipynb #c2d2e031
+def was_given(value) -> bool:
+    """Does an option say something? A number does, 0 too."""
+    return value is not None and value is not False and value != ()
+
+
 def task_of(settings: dict):
     """(task, test pairs or None, tokens a batch), by the options."""
     s = settings
@@ -347,7 +372,7 @@ def task_of(settings: dict):
         task = make(s["data"], s["dev"], s["vocab_size"], s["separate"])
         return task, None, s["max_tokens"] or 4096
     names = "dev", "stream", "separate", *OF_TEXT
-    given = [name for name in names if s[name]]
+    given = [name for name in names if was_given(s[name])]
     if given:
         option = given[0].replace("_", "-")
         raise ValueError(f"--{option} needs --data: give some pairs")
@@ -359,15 +384,18 @@ def report(model, task, pairs, name: str, max_tokens: int) -> None:
     found = judge(model, task, pairs, max_tokens)
     if task.metric == "negative loss":
         click.echo(f"{name}: loss per token {-found:.4f}, "
-                   f"perplexity {math.exp(-found):.2f}")
+                   f"perplexity {math.exp(min(-found, 99)):.2f}")
     else:
         click.echo(f"{name}: {found:.2%} exactly right")
 
-# %% ../../book/19_full_model.ipynb #65101b99
+# %% ../../book/19_full_model.ipynb #cfde60b7
 def unfinished_run() -> Path:
     """The newest run in runs/ that has not come to its end."""
-    runs = [path for path in RUNS.glob("*/run.json")
-            if path.stat().st_size and "best" not in read_json(path)]
+    runs = []
+    for path in RUNS.glob("*/run.json"):
+        with suppress(ValueError):  # a broken one is none
+            if path.stat().st_size and "best" not in read_json(path):
+                runs.append(path)
     if not runs:
         raise ValueError(
             f"no unfinished run in {RUNS}: name a run with --out"
@@ -446,9 +474,11 @@ def train(ctx, out, resume, skip_broken, threads, tensorboard, **_):
     carry_out(out, settings, on_record=extra, resume=resume,
               skip_broken=skip_broken)
 
-# %% ../../book/19_full_model.ipynb #c0cfa1fb
+# %% ../../book/19_full_model.ipynb #ca1a5d5b
 def carry_out(out: Path, settings: dict, **how) -> None:
     """Train, store, and say where."""
+    import matplotlib.pyplot as plt  # slow to load, and only used here
+
     team = join_team()
     tell = click.echo if team.first else lambda line: None
     task, test, max_tokens = task_of(settings)
@@ -458,9 +488,10 @@ def carry_out(out: Path, settings: dict, **how) -> None:
     n = "a stream of" if streamed else len(task.train)
     tell(f"{n} pairs, {sizes[0]} tokens")
     tell(f"the run is in {out}")
-    tell(f"if it is stopped: transformer18 train --resume --out {out}")
+    told = shlex.quote(str(out))
+    tell(f"if it is stopped: transformer18 train --resume --out {told}")
     recipe = recipe_of(settings)
-    chosen = {name: value for name, value in settings.items() if value}
+    chosen = {k: v for k, v in settings.items() if was_given(v)}
     if settings["data"]:  # they must not change with the number of steps
         chosen |= dict(warmup=recipe.warmup, eval_every=recipe.eval_every)
     model = train_run(
@@ -470,8 +501,10 @@ def carry_out(out: Path, settings: dict, **how) -> None:
         command=shlex.join(["transformer18", *sys.argv[1:]]), **how,
     )
     if team.first:
-        axes = draw_run(read_metrics(out))
-        axes[0].figure.savefig(out / "metrics.png")
+        if records := read_metrics(out):
+            axes = draw_run(records)
+            axes[0].figure.savefig(out / "metrics.png")
+            plt.close(axes[0].figure)
         report(model, task, task.dev, "dev", max_tokens)
     if team.first and test:
         name = f"{len(test):,} unseen sentences"

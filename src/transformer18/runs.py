@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['Text', 'TwoTokenizers', 'Words', 'source_side', 'target_side', 'vocab_sizes', 'Stream', 'Task', 'translate_all',
            'judge', 'MINI_RECIPE', 'MINI_TOKENS', 'mini_german_task', 'describe_run', 'data_fingerprint', 'write_json',
-           'read_json', 'read_metrics', 'save_words', 'load_words', 'check_lengths', 'claim', 'check_same_run',
-           'Keeper', 'to_tensorboard', 'draw_run', 'finish', 'Run', 'TrainingRun', 'train_run', 'carry_out']
+           'read_json', 'read_metrics', 'save_words', 'load_words', 'keep_words', 'check_lengths', 'claim',
+           'check_same_run', 'Keeper', 'to_tensorboard', 'draw_run', 'finish', 'Run', 'TrainingRun', 'train_run',
+           'carry_out']
 
 # %% ../../book/17_training.ipynb #4fcd0466
 import hashlib
@@ -203,7 +204,7 @@ def data_fingerprint(pairs: PackedPairs) -> str:
         digest.update(side.lengths.tobytes())
     return digest.hexdigest()[:12]
 
-# %% ../../book/17_training.ipynb #a59e7c72
+# %% ../../book/17_training.ipynb #f5590d54
 def write_json(path: Path, content: dict) -> None:
     text = json.dumps(content, indent=2, ensure_ascii=False)
     write_atomically(path, (text + "\n").encode())
@@ -211,12 +212,15 @@ def write_json(path: Path, content: dict) -> None:
 
 def read_json(path: Path) -> dict:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError("no object")
+        return content
     except FileNotFoundError:
         raise FileNotFoundError(
             f"no file {path}: give the folder of a run"
         ) from None
-    except ValueError:
+    except (TypeError, ValueError):
         raise ValueError(
             f"{path} is cut off or no JSON: restore it"
         ) from None
@@ -225,11 +229,12 @@ def read_json(path: Path) -> dict:
 def read_metrics(folder: str | Path) -> list[dict]:
     """The records of a run; a line that was cut off is left out."""
     path, records = Path(folder) / "metrics.jsonl", []
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    for line in text.splitlines():
+    data = path.read_bytes() if path.is_file() else b""
+    for line in data.splitlines():
         try:
-            records.append(json.loads(line))
-        except ValueError:
+            record = json.loads(line)
+            records.append(record | {"step": int(record["step"])})
+        except (KeyError, TypeError, ValueError):
             break
     return records
 
@@ -257,7 +262,25 @@ def load_words(folder: str | Path, side: str = "") -> Words:
         return load_tokenizer(pieces)
     return load_vocabulary(folder / f"{side}vocabulary.json")
 
-# %% ../../book/17_training.ipynb #70bf84a6
+# %% ../../book/17_training.ipynb #024abf7b
+def keep_words(words: Words, folder: Path) -> None:
+    """Store the tokenizer of a run, unless it is there.
+
+    Raises ValueError if another one is there: the model has learnt the
+    ids of the first.
+    """
+    try:
+        there = load_words(folder)
+    except FileNotFoundError:
+        save_words(words, folder)
+        return
+    if there != words:
+        raise ValueError(
+            f"the tokenizer in {folder} is not that of this run: put it "
+            "back, or give another folder"
+        )
+
+
 def check_lengths(max_tokens: int, **named) -> None:
     """Raise ValueError, with the name, for a pair that fits no batch."""
     for name, ids in named.items():
@@ -267,8 +290,11 @@ def check_lengths(max_tokens: int, **named) -> None:
             raise ValueError(f"{name}: {error}") from None
 
 
-def claim(folder: Path) -> None:
+def claim(folder: Path, resume: bool = False) -> None:
     """Make a folder for a run; ValueError if there is anything in it."""
+    told = "(or, if it is a run, --resume to go on with it)"
+    if resume:
+        told = "or put back its run.json, if it is a run"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -276,33 +302,32 @@ def claim(folder: Path) -> None:
         (folder / "run.json").open("x").close()
     except FileExistsError:
         raise ValueError(
-            f"{folder} is not empty: give another folder (or, if it is a "
-            "run, --resume to go on with it)"
+            f"{folder} is not empty: give another folder {told}"
         ) from None
 
-# %% ../../book/17_training.ipynb #1fd1446a
+# %% ../../book/17_training.ipynb #5419e102
 def check_same_run(folder: Path, run: dict) -> None:
     """Raise ValueError, naming what differs from the run in a folder.
 
     The number of steps may grow; machine and versions may change.
     """
     old = read_json(folder / "run.json")
-    for part in ("config", "recipe", "seed", "max_tokens", "data", "dev",
-                 "metric"):
-        before, now = old.get(part), run[part]
-        if not isinstance(now, dict):
-            before, now = {part: before}, {part: now}
-        now = json.loads(json.dumps(now))  # as a file would hold it
-        for name, value in now.items():
-            was = (before or {}).get(name)
-            if was != value and name != "steps":
-                raise ValueError(
-                    f"{folder} was begun with {name} {was}, not {value}: "
-                    "resume it with the same options and data, or give "
-                    "another folder"
-                )
+    new = json.loads(json.dumps(run))  # as a file would hold it
+    same = "seed", "max_tokens", "data", "dev", "metric"
+    before = {**old.get("config", {}), **old.get("recipe", {})}
+    before |= {name: old[name] for name in same if name in old}
+    now = {**new["config"], **new["recipe"]}
+    now |= {name: new[name] for name in same}
+    for name, was in before.items():
+        more = name == "steps" and now[name] >= was
+        if now.get(name) != was and not more:
+            raise ValueError(
+                f"{folder} was begun with {name} {was}, not "
+                f"{now.get(name)}: resume it with the same options and "
+                "data, or give another folder"
+            )
 
-# %% ../../book/17_training.ipynb #8d11c6c0
+# %% ../../book/17_training.ipynb #c1dd2ea6
 class Keeper:
     """Stores a run as it goes: every record, and the best model."""
 
@@ -327,7 +352,7 @@ class Keeper:
                 model, self.path, **record, judged_by=self.metric
             )
 
-
+# %% ../../book/17_training.ipynb #e405d564
 def to_tensorboard(folder: str | Path) -> Callable[[object, dict], None]:
     """An `on_record` that writes TensorBoard's files into a folder."""
     try:
@@ -388,7 +413,7 @@ def finish(folder: Path, model, task: Task, recipe: Recipe, max_tokens):
         save_checkpoint(model, path, **notes)
     return {**load_weights(model, path), "average_metric": metric}
 
-# %% ../../book/17_training.ipynb #b2a8c6d0
+# %% ../../book/17_training.ipynb #917c2b68
 @dataclass
 class Run:
     """What a training run is made from, and the folder that it fills."""
@@ -404,6 +429,13 @@ class Run:
 
     def __post_init__(self):
         check_share(self.recipe, self.team)
+        sizes = self.config.src_vocab_size, self.config.tgt_vocab_size
+        found = vocab_sizes(self.task.tokenizer)
+        if sizes != found:
+            raise ValueError(
+                f"the configuration has vocabularies of {sizes}, the "
+                f"tokenizer of {found}: make them the same"
+            )
         self.dev = PackedPairs(self.task.encoded(self.task.dev))
         named = {"dev": self.dev}
         self.pairs = None  # a stream has none at hand
@@ -418,7 +450,7 @@ class Run:
             if max(map(len, pair)) < self.max_tokens:
                 yield pair
 
-# %% ../../book/17_training.ipynb #d1c6e04f
+# %% ../../book/17_training.ipynb #85f86a71
 class TrainingRun(Run):
     """A `Run` that can be described, begun and read from."""
 
@@ -447,10 +479,13 @@ class TrainingRun(Run):
         begun = path.is_file()
         if resume and begun and path.stat().st_size:
             check_same_run(self.folder, described)
-            return
-        if not (resume and begun):  # else stopped before its first word
-            claim(self.folder)
-        save_words(self.task.tokenizer, self.folder)
+            old = read_json(path)
+            described["started"] = old["started"]
+            if old["recipe"]["steps"] == self.recipe.steps:
+                described = old | described  # keep its best, if any
+        elif not (resume and begun):  # else stopped before its first word
+            claim(self.folder, resume)
+        keep_words(self.task.tokenizer, self.folder)
         write_json(path, described)
 
 # %% ../../book/17_training.ipynb #fbb2c442
@@ -490,7 +525,7 @@ def train_run(
     carry_out(run, model, on_record, progress, skip_broken)
     return model
 
-# %% ../../book/17_training.ipynb #c1e2250e
+# %% ../../book/17_training.ipynb #f3832347
 def carry_out(
     run: TrainingRun, model, on_record, progress: bool, skip_broken: bool
 ) -> None:
@@ -501,6 +536,12 @@ def carry_out(
         run.folder / "checkpoints", every=recipe.eval_every,
         keep=recipe.average, skip_broken=skip_broken,
     )
+
+    if len(read_metrics(run.folder)) > 1 and not checkpoints.steps():
+        raise ValueError(
+            f"the checkpoints of {run.folder} are gone: put them back, "
+            "or begin another run"
+        )
 
     def evaluate(model):
         return judge(model, task, task.dev, run.max_tokens)

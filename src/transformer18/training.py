@@ -34,7 +34,7 @@ from .devices import (
 from .loss import label_smoothed_loss
 from .schedule import learning_rate
 
-# %% ../../book/17_training.ipynb #b35a5e32
+# %% ../../book/17_training.ipynb #56e77e5b
 def check_recipe(recipe: "Recipe") -> None:
     """Raise ValueError, naming the field, for what cannot be."""
     for name in ("steps", "warmup", "accumulate", "eval_every", "average",
@@ -49,7 +49,9 @@ def check_recipe(recipe: "Recipe") -> None:
     for name in ("factor", "clip", "eps"):
         value = getattr(recipe, name)
         if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be above 0, not {value!r}")
+            raise ValueError(
+                f"{name} must be a finite number above 0, not {value!r}"
+            )
     for name in ("smoothing", "betas"):
         value = getattr(recipe, name)
         parts = value if name == "betas" else [value]
@@ -180,7 +182,7 @@ class Gradients:
             self.scaler.scale(loss * (n / total)).backward()
         return nll
 
-# %% ../../book/17_training.ipynb #07cc562b
+# %% ../../book/17_training.ipynb #23b6e5f6
 class Updater(Gradients):
     """Updates the weights of a model, from any number of batches.
 
@@ -192,6 +194,11 @@ class Updater(Gradients):
         """One update; the nll of this process's batches, a sum."""
         self.model.train()
         (total,) = self.team.sum(sum(b.n_tokens for b in batches))
+        if total == 0:
+            raise ValueError(
+                f"update {step} has no labels but padding: leave such "
+                "batches out"
+            )
         nll = torch.zeros((), device=self.device)
         for i, batch in enumerate(batches, start=1):
             nll += self.add(batch, total, last=i == len(batches))
@@ -284,7 +291,7 @@ def updates(
         own = group[team.rank :: team.size]
         yield Update([make() for *_, make in own], epoch, position)
 
-# %% ../../book/17_training.ipynb #96f03932
+# %% ../../book/17_training.ipynb #6fa3f9b0
 class Progress:
     """What has happened since the start and since the last record."""
 
@@ -305,8 +312,9 @@ class Progress:
         for step, nll, n_tokens in self.waiting:
             if not math.isfinite(nll):
                 raise FloatingPointError(
-                    f"the loss is {nll.item()} at step {step}: lower the "
-                    "learning rate (factor) or train with a longer warmup"
+                    f"the loss is {nll.item()} at step {step}: begin "
+                    "anew with a lower learning rate (factor, --peak) or "
+                    "a longer warmup"
                 )
             self.nll += nll.item()
             self.n += n_tokens
@@ -393,7 +401,7 @@ class Loop:
             or (patience is not None and self.waited >= patience)
         )
 
-# %% ../../book/17_training.ipynb #9342269c
+# %% ../../book/17_training.ipynb #08170578
 def look(loop: Loop) -> dict:
     """Evaluate and keep a record; the numbers that the bar shows."""
     record = make_record(loop)
@@ -404,7 +412,10 @@ def look(loop: Loop) -> dict:
             metric = float(loop.evaluate(loop.model))
         metric = loop.team.same(metric)
         if math.isnan(metric):
-            raise FloatingPointError(f"the metric at {loop.step} is nan")
+            raise FloatingPointError(
+                f"the metric at step {loop.step} is nan: mend what "
+                "evaluates, or begin anew with a lower learning rate"
+            )
         # An equal one is kept, being trained for longer, but is no
         # progress that would be worth more patience.
         record |= {"metric": metric, "best": metric >= loop.best}

@@ -103,7 +103,7 @@ def config_of(path: Path) -> TransformerConfig:
             f"({error}): train again, or use the version that wrote it"
         ) from None
 
-# %% ../../book/19_full_model.ipynb #f0d7b2ef
+# %% ../../book/19_full_model.ipynb #2b633a4a
 def check_sentences(sentences: Iterable[str], tokenizer) -> list[str]:
     """The sentences, if all of them can be translated.
 
@@ -118,8 +118,10 @@ def check_sentences(sentences: Iterable[str], tokenizer) -> list[str]:
     for number, sentence in enumerate(sentences, start=1):
         if not isinstance(sentence, str):
             raise TypeError(f"sentence {number} is no text: {sentence!r}")
-        if not sentence.isascii():  # bytes that were no UTF-8
-            sentence.encode("utf-8")
+        if any("\ud800" <= c <= "\udfff" for c in sentence):
+            raise ValueError(
+                f"sentence {number} is not UTF-8: convert the text to it"
+            )
         if not sentence.strip():
             raise ValueError(
                 f"sentence {number} is empty: write some words"

@@ -109,15 +109,18 @@ def pad(sequences: Sequence[Sequence[int]]) -> Tensor:
         row[: len(sequence)] = torch.as_tensor(sequence, dtype=torch.long)
     return ids
 
-# %% ../../book/00_before_we_start.ipynb #31e95805
+# %% ../../book/00_before_we_start.ipynb #b2c4063c
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file so that it is never seen half-written.
 
     The bytes go to a new file in the same folder, which then takes the
     name. If anything fails, what stood there before still stands there.
     """
-    path = Path(path)
+    path = Path(path).resolve()  # a link stays one
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():  # /dev/null, a pipe …
+        path.write_bytes(data)
+        return
     handle, new = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(handle, "wb") as file:
