@@ -262,7 +262,7 @@ def load_words(folder: str | Path, side: str = "") -> Words:
         return load_tokenizer(pieces)
     return load_vocabulary(folder / f"{side}vocabulary.json")
 
-# %% ../../book/17_training.ipynb #024abf7b
+# %% ../../book/17_training.ipynb #b8d5cd9c
 def keep_words(words: Words, folder: Path) -> None:
     """Store the tokenizer of a run, unless it is there.
 
@@ -289,7 +289,7 @@ def check_lengths(max_tokens: int, **named) -> None:
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
-
+# %% ../../book/17_training.ipynb #fb12006f
 def claim(folder: Path, resume: bool = False) -> None:
     """Make a folder for a run; ValueError if there is anything in it."""
     told = "(or, if it is a run, --resume to go on with it)"
