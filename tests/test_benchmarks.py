@@ -14,6 +14,7 @@ import torch
 from benchmarks import training_step as bench
 from transformer18.batching import Batch
 from transformer18.loss import label_smoothed_loss
+from transformer18.mini_german import split
 from transformer18.vocabulary import PAD
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -166,3 +167,49 @@ def test_knobs():
     assert [record["step"] for record in found["history"]] == [2, 4]
     same = stored["runs"]["d_ff=32/0"]["parameters"]
     assert found["parameters"] == same < stored["runs"]["mini/0"]["parameters"]
+
+
+def write_pairs(folder, n):
+    lines = [f"{source}\t{target}\n" for source, target in split(n, 0, 0, seed=0)[0]]
+    (folder / "pairs.tsv").write_text("".join(lines))
+    return str(folder / "pairs.tsv")
+
+
+def test_pipeline(tmp_path):
+    out = tmp_path / "found.json"
+    command = [
+        sys.executable, str(ROOT / "benchmarks" / "pipeline.py"), write_pairs(tmp_path, 3000),
+        "--rounds", "1", "--updates", "2", "--out", str(out),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert found["pairs"] == 3000 and 0 < found["padding"]["target"] < 0.2
+    assert found["sentences_encoded_a_second"] > 0 < found["input_over_training"]
+
+
+def test_record(tmp_path):
+    """A finished run as a file for the book: with and without sentences."""
+    pairs = write_pairs(tmp_path, 300)
+    run, environment = tmp_path / "run", os.environ | {"OMP_NUM_THREADS": "1"}
+    train = ["--data", pairs, "--steps", "4", "--vocab-size", "320", "--out", str(run)]
+    script = [sys.executable, str(ROOT / "benchmarks" / "record.py"), str(run)]
+    script += ["--name", "it", "--test", "some", pairs, "--samples", "3", "--out", str(tmp_path)]
+    call = dict(capture_output=True, text=True, env=environment)
+    begun = subprocess.run([sys.executable, "-m", "transformer18", "train", *train], **call)
+    assert begun.returncode == 0, begun.stderr
+    for more, keys in (
+        ([], {"line", "translation"}),
+        (["--sentences"], {"line", "translation", "source", "reference"}),
+    ):
+        done = subprocess.run([*script, *more], **call)
+        assert done.returncode == 0, done.stderr
+        kept = json.loads((tmp_path / "it.json").read_text())
+        samples = kept["tests"]["some"]["samples"]
+        assert len(samples) == 3 and all(sample.keys() == keys for sample in samples)
+    assert {"command", "seed", "torch", "hardware", "minutes", "config", "best"} <= kept.keys()
+    assert kept["metrics"][-1]["step"] == 4 and "settings" not in kept
+    assert "tok:13a" in kept["tests"]["some"]["plain"]["bleu_signature"]
+    (run / "run.json").write_text("{}")
+    done = subprocess.run(script, **call)
+    assert done.returncode == 1 and "resume it first" in done.stderr

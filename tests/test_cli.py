@@ -440,3 +440,23 @@ def test_pairs_that_are_left_out_are_told(run, own_run, tmp_path):
     (tmp_path / "p.tsv").write_text("a b\tx y\n\tx\nb\ty\n")
     done = run("evaluate", "--data", "p.tsv")
     assert "sentences: 2" in done.stdout and "left out 1 pairs: 1 empty" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+              RuntimeError("CUDA out of memory. Tried to allocate")],
+)
+def test_too_little_memory(run, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(cli, "load", fail)
+    fails(run("translate", "a"), "out of memory", "--max-tokens")
+
+
+def test_our_own_faults_are_not_hidden(run, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(cli, "load", fail)
+    assert isinstance(run("translate", "a").exception, RuntimeError)

@@ -264,3 +264,16 @@ def test_a_learning_rate_far_too_high(folder):
     assert "Traceback" not in result.output and not isinstance(
         result.exception, OverflowError
     )
+
+
+def test_two_processes_do_not_share_a_run(straight):
+    """The second is refused, and the first comes to its end."""
+    first = train("--out", "shared")
+    wait_for(Checkpoints("shared/checkpoints").state(EVERY), first)
+    result = run_inside("--out", "shared", "--resume")
+    assert result.exit_code == 1 and "another process is training shared" in result.output
+    output, _ = first.communicate(timeout=100)
+    assert first.returncode == 0, output
+    same(what_is_left("shared"), straight)
+    assert not Path("shared/lock").exists()
+    assert run_inside("--out", "shared", "--resume").exit_code == 0

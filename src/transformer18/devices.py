@@ -36,7 +36,7 @@ def best_device() -> str:
         return f"cuda:{local}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
-# %% ../../book/17_training.ipynb #083ef68f
+# %% ../../book/17_training.ipynb #4a9706c1
 class Team:
     """The processes that train one model together, or one by itself.
 
@@ -69,10 +69,10 @@ class Team:
     def leave(self) -> None:
         """Wait for the others, then end the connection to them."""
         if self.size > 1:
-            dist.barrier()
+            self.sum(0)
             dist.destroy_process_group()
 
-# %% ../../book/17_training.ipynb #26a84a32
+# %% ../../book/17_training.ipynb #c2be1f98
 def join_team() -> Team:
     """The team that torchrun started this process for, or one alone."""
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
@@ -84,6 +84,8 @@ def join_team() -> Team:
         store = dist.PrefixStore(f"start {again}", store)
         # Counts go by gloo, gradients on a GPU by nccl.
         gpu = torch.cuda.is_available()
+        if gpu:
+            torch.cuda.set_device(best_device())
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if gpu else "gloo", store=store,
             rank=rank, world_size=size,

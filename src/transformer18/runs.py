@@ -5,17 +5,18 @@
 # %% auto #0
 __all__ = ['Text', 'TwoTokenizers', 'Words', 'source_side', 'target_side', 'vocab_sizes', 'Stream', 'Task', 'translate_all',
            'judge', 'MINI_RECIPE', 'MINI_TOKENS', 'mini_german_task', 'describe_run', 'data_fingerprint', 'write_json',
-           'read_json', 'read_metrics', 'save_words', 'load_words', 'keep_words', 'check_lengths', 'claim',
+           'read_json', 'read_metrics', 'save_words', 'load_words', 'keep_words', 'check_lengths', 'locked', 'claim',
            'check_same_run', 'Keeper', 'to_tensorboard', 'draw_run', 'finish', 'Run', 'TrainingRun', 'train_run',
            'carry_out']
 
-# %% ../../book/17_training.ipynb #4fcd0466
+# %% ../../book/17_training.ipynb #aebbaf8b
 import hashlib
 import json
 import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -289,6 +290,32 @@ def check_lengths(max_tokens: int, **named) -> None:
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
+# %% ../../book/17_training.ipynb #dc9f3688
+@contextmanager
+def locked(folder: Path):
+    """Keep other processes out of a run while this one trains it.
+
+    Raises ValueError where another one does. On Windows it does nothing.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    path = folder / "lock"
+    with path.open("w") as file:  # the lock ends with the process
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another process is training {folder}: wait for it, or "
+                "stop it"
+            ) from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
 # %% ../../book/17_training.ipynb #fb12006f
 def claim(folder: Path, resume: bool = False) -> None:
     """Make a folder for a run; ValueError if there is anything in it."""
@@ -488,7 +515,7 @@ class TrainingRun(Run):
         keep_words(self.task.tokenizer, self.folder)
         write_json(path, described)
 
-# %% ../../book/17_training.ipynb #fbb2c442
+# %% ../../book/17_training.ipynb #c429d9f6
 def train_run(
     folder: str | Path, task: Task, config: TransformerConfig,
     recipe: Recipe, *, seed: int = 0, max_tokens: int = 4096,
@@ -522,7 +549,8 @@ def train_run(
     if run.team.first:
         run.open(resume, **notes)
     run.team.sum(0)  # the others wait until the folder is there
-    carry_out(run, model, on_record, progress, skip_broken)
+    with locked(run.folder) if run.team.first else nullcontext():
+        carry_out(run, model, on_record, progress, skip_broken)
     return model
 
 # %% ../../book/17_training.ipynb #f3832347
