@@ -489,7 +489,7 @@ def train(ctx, out, resume, skip_broken, threads, tensorboard, **_):
     carry_out(out, settings, on_record=extra, resume=resume,
               skip_broken=skip_broken)
 
-# %% ../../book/19_full_model.ipynb #ca1a5d5b
+# %% ../../book/19_full_model.ipynb #445fd3b2
 def carry_out(out: Path, settings: dict, **how) -> None:
     """Train, store, and say where."""
     import matplotlib.pyplot as plt  # slow to load, and only used here
@@ -524,4 +524,7 @@ def carry_out(out: Path, settings: dict, **how) -> None:
     if team.first and test:
         name = f"{len(test):,} unseen sentences"
         report(model, task, test, name, max_tokens)
-    team.leave()
+    if team.size > 1:
+        team.leave()
+        sys.stdout.flush()
+        os._exit(0)  # gloo's threads live on and could abort the exit
