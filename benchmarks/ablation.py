@@ -201,7 +201,7 @@ def about() -> dict:
     }
 
 
-def load(path: Path) -> dict:
+def load(path: Path, about=about) -> dict:
     """The results so far. Exits where they are of another task."""
     if not path.exists():
         return {"about": about(), "runs": {}}
@@ -211,15 +211,8 @@ def load(path: Path) -> dict:
     return results
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=OUT, help="the result file")
-    parser.add_argument("--only", help="a study: plain, clauses, depth, large or data")
-    parser.add_argument("--list", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    runs = [run for run in all_runs() if options.only in (None, run.study)]
-    results = load(options.out)
+def do_missing(runs, train, results: dict, options) -> None:
+    """Train what the results lack; write them after every run."""
     missing = [run for run in runs if run.name not in results["runs"]]
     if options.list:
         print(*(run.name for run in missing), sep="\n")
@@ -237,6 +230,17 @@ def main() -> None:
             f"{found['cpu_seconds']:.0f} s",
             flush=True,
         )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=OUT, help="the result file")
+    parser.add_argument("--only", help="a study: plain, clauses, depth, large or data")
+    parser.add_argument("--list", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    runs = [run for run in all_runs() if options.only in (None, run.study)]
+    do_missing(runs, train, load(options.out), options)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,11 @@ All runs take about a quarter of an hour on one core.
 """
 
 import argparse
-import json
 import shlex
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 import torch
 
 from benchmarks import ablation
-from benchmarks.ablation import MAX_TOKENS, SEEDS, task_of, write
+from benchmarks.ablation import MAX_TOKENS, SEEDS, task_of
 from transformer18.ablation import learning_curve
 from transformer18.build import make_transformer
 from transformer18.config import TransformerConfig, count_parameters
@@ -108,39 +106,14 @@ def about() -> dict:
     return shared | {"steps": STEPS, "knobs": KNOBS}
 
 
-def load(path: Path) -> dict:
-    """The results so far. Exits where they are of another task."""
-    if not path.exists():
-        return {"about": about(), "runs": {}}
-    results = json.loads(path.read_text(encoding="utf-8"))
-    if not ablation.same_task(results["about"]):
-        sys.exit(f"{path} was made with other sentences or another recipe: remove it")
-    return results
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=OUT, help="the result file")
     parser.add_argument("--list", action="store_true", help="run nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    results = load(options.out)
-    missing = [run for run in all_runs() if run.name not in results["runs"]]
-    if options.list:
-        print(*(run.name for run in missing), sep="\n")
-        return
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    for number, run in enumerate(missing, start=1):
-        found = train(run)
-        results["runs"][run.name] = found
-        results["about"] |= {"date": datetime.now(UTC).date().isoformat()}
-        write(options.out, results)
-        last = found["history"][-1]
-        print(
-            f"{number}/{len(missing)} {run.name}: dev loss {last['dev_loss']:.3f}, "
-            f"exact {last['metric']:.3f}, {found['cpu_seconds']:.0f} s",
-            flush=True,
-        )
+    results = ablation.load(options.out, about)
+    ablation.do_missing(all_runs(), train, results, options)
 
 
 if __name__ == "__main__":

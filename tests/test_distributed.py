@@ -27,15 +27,6 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    lines = [f"{'a b ' * (1 + i % 5)}c\t{'x y ' * (1 + i % 4)}z" for i in range(60)]
-    Path("p.tsv").write_text("\n".join(lines))
-    Path("d.tsv").write_text("\n".join(lines[:9]))
-    return tmp_path
-
-
 def train(processes: int, *options, launcher=()) -> subprocess.Popen:
     command = [sys.executable, "-m"]
     if processes > 1:
