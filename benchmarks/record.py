@@ -7,9 +7,9 @@
 The file benchmarks/results/NAME.json holds how the run was made (command,
 configuration, recipe, seed, versions, hardware, minutes), every record of its
 training, and for each test set BLEU and chrF with signatures, by beam search
-and greedily, the time it took, and some of the translations with their line
-numbers: with source and reference too, where --sentences says that these may
-be published.
+and greedily, with the interval that a bootstrap gives, by length of the source,
+the time it took, and some of the translations by line number. The sentences of
+the test set are not kept: they are not ours.
 """
 
 import argparse
@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import torch
+from sacrebleu import BLEU
 
 from transformer18.corpus import read_corpus
 from transformer18.evaluation import scores
@@ -31,6 +32,23 @@ from transformer18.translator import Translator
 
 RESULTS = ROOT / "benchmarks" / "results"
 KEPT = ("step", "epoch", "seconds", "tokens", "nll", "metric")
+LENGTHS = (1, 5, 10, 15, 20)  # words of a source, from … on
+
+
+def by_length(sources, hypotheses, references, tokenize: str) -> list[dict]:
+    """Scores of the sentences of like length, where there are 50 or more."""
+    found = []
+    for least, below in zip(LENGTHS, (*LENGTHS[1:], 10**9), strict=True):
+        rows = [i for i, s in enumerate(sources) if least <= len(s.split()) < below]
+        if len(rows) < 50:
+            continue
+        some = [[side[i] for i in rows] for side in (hypotheses, references)]
+        score = scores(*some, tokenize=tokenize)
+        found.append({
+            "words": least, "sentences": len(rows),
+            "bleu": score["bleu"], "exact_match": score["exact_match"],
+        })  # fmt: skip
+    return found
 
 
 def judge_test(translator, files, options) -> dict:
@@ -47,11 +65,15 @@ def judge_test(translator, files, options) -> dict:
             **scores(hypotheses, references, tokenize=options.tokenize),
         }  # fmt: skip
         if name == "beam":
+            bleu = BLEU(tokenize=options.tokenize, force=True)
+            told = bleu.corpus_score(hypotheses, [references], n_bootstrap=1000)
+            found["beam"]["bleu_in_full"] = str(told)
             found["plain"] = scores(hypotheses, references)
+            texts = sources, hypotheses, references
+            found["by_length"] = by_length(*texts, options.tokenize)
             step = max(1, len(pairs) // options.samples)
             found["samples"] = [
                 {"line": i + 1, "translation": hypotheses[i]}
-                | ({"source": sources[i], "reference": references[i]} if options.sentences else {})
                 for i in range(0, len(pairs), step)
             ][: options.samples]
     return found
@@ -89,8 +111,6 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, default=0.6)
     parser.add_argument("--tokenize", default="13a", help="of BLEU, as published numbers have it")
     parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--sentences", action="store_true",
-                        help="keep source and reference of the samples: their licence allows it")  # fmt: skip
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()

@@ -54,7 +54,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match=r"no space.*write elsewhere.*m\.safetensors"):
         save_checkpoint(model(1), path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
@@ -186,6 +186,21 @@ def test_newest(tmp_path):
         load_newest(kept, net)
     kept.skip_broken = True
     assert load_newest(kept, net)[1] == {"step": 10} and net.output_weight[0, 0] == 10
+
+
+def test_checkpoints_of_another_run(tmp_path):
+    """They may fit in every shape: what they are of is written in them."""
+    net = model(5)
+    for run in ("a", "b"):
+        kept = Checkpoints(tmp_path / run, every=10, keep=3, run=f"seed {run}")
+        save_steps(kept, 10, 20)
+    for kind in (kept.state, kept.weights):
+        own = kind(20).read_bytes()
+        kind(20).write_bytes((tmp_path / "a" / kind(20).name).read_bytes())
+        with pytest.raises(ValueError, match=f"{kind(20).name} is of another run .seed a.*seed b"):
+            load_newest(kept, net)
+        kind(20).write_bytes(own)
+    assert load_newest(kept, net)[1] == {"step": 20}
 
 
 def test_average(tmp_path):

@@ -1,6 +1,7 @@
 """The command line as a user meets it: what it prints, where it stops."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformer18.checkpoint import read_checkpoint
 from transformer18.mini_german import split
 from transformer18.runs import mini_german_task, read_json, read_metrics
 from transformer18.translator import (
-    SHIPPED,
+    MINI,
     Translator,
     translation_map,
 )
@@ -24,8 +25,9 @@ GERMAN = "der alte Mann gibt dem Kind ein Buch"
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Runs a command in an empty folder."""
+    """Runs a command in an empty folder; mini German is the default."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "SHIPPED", MINI)
 
     def invoke(*args, stdin=None):
         return CliRunner().invoke(cli.main, args, input=stdin)
@@ -55,7 +57,7 @@ def own_run(run, tmp_path):
     return tmp_path / "runs" / "mine"
 
 
-def test_the_shipped_model_translates(run):
+def test_without_a_run_of_ones_own(run):
     result = run("translate", SENTENCE)
     assert result.stdout == GERMAN + "\n"
     assert "pretrained" in result.stderr
@@ -168,7 +170,7 @@ def test_python_m_says_its_name():
 
 
 def test_translator_in_python():
-    folder = SHIPPED
+    folder = MINI
     translator = Translator.load(folder)
     pairs = split(0, 0, 50, seed=4)[2]
     sources = [source for source, _ in pairs]
@@ -205,16 +207,18 @@ def test_n_best_lines_with_scores(run):
     text = f"{SENTENCE}\n\nthe cat sleeps\n"
     lines = run("translate", "--n-best", "3", stdin=text).stdout.split("\n")
     assert len(lines) == 3 + 1 + 3 + 1 and lines[3] == lines[-1] == ""
-    scores = [float(line.split("\t")[0]) for line in lines if line]
+    numbers = [line.split("\t")[0] for line in lines if line]
+    assert numbers == ["1"] * 3 + ["3"] * 3
+    scores = [float(line.split("\t")[1]) for line in lines if line]
     assert 0 > scores[0] > scores[1] > scores[2]
     assert 0 > scores[3] > scores[4] > scores[5]
-    texts = [line.split("\t")[1] for line in lines if line]
+    texts = [line.split("\t")[2] for line in lines if line]
     assert texts[0] == GERMAN and texts[3] == "die Katze schläft"
     assert len(set(texts)) == 6
-    best = Translator.load(SHIPPED).n_best([SENTENCE], 3)[0]
+    best = Translator.load(MINI).n_best([SENTENCE], 3)[0]
     assert [text for _, text in best] == texts[:3]
     assert [f"{score:.4f}" for score, _ in best] == [
-        line.split("\t")[0] for line in lines[:3]
+        line.split("\t")[1] for line in lines[:3]
     ]
 
 
@@ -224,7 +228,7 @@ def test_searches_out_of_range(run):
     for option in (["--beam", "0"], ["--alpha", "-1"], ["--n-best", "0"]):
         result = run("translate", *option, "cat")
         assert result.exit_code == 2 and option[0] in result.stderr
-    translator = Translator.load(SHIPPED)
+    translator = Translator.load(MINI)
     with pytest.raises(ValueError, match="alpha 11"):
         translator.translate(["cat"], alpha=11)
     with pytest.raises(ValueError, match="max_length 0"):
@@ -237,7 +241,7 @@ def test_evaluate_says_how_and_stores_what_it_wrote(run, tmp_path):
     (tmp_path / "p.tsv").write_text(
         f"{SENTENCE}\t{GERMAN}\nthe dog sleeps\t{right}\n"
     )
-    pairs = ["--data", "p.tsv", "--model", str(SHIPPED)]
+    pairs = ["--data", "p.tsv", "--model", str(MINI)]
     plain = run("evaluate", *pairs)
     assert "exact_match: 0.5" in plain.stdout
     assert "tok:13a" in plain.stdout and "case:mixed" in plain.stdout
@@ -272,7 +276,7 @@ def test_no_progress_bar_in_a_file(run, monkeypatch):
 
 
 def test_a_map_is_of_the_translation_that_was_found():
-    translator = Translator.load(SHIPPED)
+    translator = Translator.load(MINI)
     for options in (dict(beam=1), dict(), dict(alpha=0), dict(max_length=1)):
         _, target, weights = translation_map(translator, "cat", **options)
         (text,) = translator.translate(["cat"], **options)
@@ -282,7 +286,7 @@ def test_a_map_is_of_the_translation_that_was_found():
 
 
 def test_a_sentence_of_a_thousand_words():
-    translator = Translator.load(SHIPPED)
+    translator = Translator.load(MINI)
     (text,) = translator.translate(["the cat " * 500], max_length=20)
     assert 0 <= len(text.split()) <= 20
 
@@ -327,12 +331,43 @@ def test_bad_dev_pairs_show_before_training(run, tmp_path):
     (tmp_path / "d.tsv").write_text("a b\tx y\na b" + " a" * 500 + "\tx\n")
     result = run("train", "--data", "p.tsv", "--dev", "d.tsv", "--out", "r",
                  "--max-tokens", "100", "--steps", "1")
-    fails(result, "dev: pair 1", "max_tokens 100")
+    fails(result, "dev pair 'a b a a", "max_tokens 100")
     assert not (tmp_path / "r").exists()
     (tmp_path / "d.tsv").write_text("a b\tx y\na b" + " a" * 5000 + "\tx\n")
     done = run("train", "--data", "p.tsv", "--dev", "d.tsv", "--out", "r",
                "--max-tokens", "20000", "--steps", "1")
     assert done.exit_code == 0 and "dev: loss" in done.output
+
+
+def test_training_pairs_that_fit_no_batch_are_left_out(run, tmp_path):
+    long = "a b" + " a" * 500 + "\tx\n"
+    (tmp_path / "p.tsv").write_text("a b\tx y\nb a\ty x\n" * 60 + 2 * long)
+    (tmp_path / "d.tsv").write_text("a b\tx y\n")
+    options = ["--dev", "d.tsv", "--steps", "1"]
+    with pytest.warns(UserWarning, match="2 training pairs have more than"):
+        result = run("train", "--data", "p.tsv", *options, "--out", "r",
+                     "--max-tokens", "100")
+    assert result.exit_code == 0, result.output
+    assert read_json(tmp_path / "r" / "run.json")["too_long"] == 2
+    (tmp_path / "long.tsv").write_text(long * 2)
+    result = run("train", "--data", "long.tsv", *options, "--out", "s",
+                 "--max-tokens", "100")
+    fails(result, "2 training pairs", "max_tokens 100", "no others")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_stream_without_pairs(run, tmp_path):
+    (tmp_path / "p.tsv").write_text("\n")
+    result = run("train", "--data", "p.tsv", "--dev", "p.tsv", "--stream")
+    fails(result, "no sentence pairs in p.tsv")
+
+
+def test_an_error_of_another_process_is_told_in_one_line(run, monkeypatch):
+    def lost(*args):
+        raise RuntimeError("gloo/pair.cc:534 Connection closed by peer [::1]")
+
+    monkeypatch.setattr(cli, "task_of", lost)
+    fails(run("train"), "another process of the team has ended")
 
 
 @pytest.mark.parametrize(
@@ -347,7 +382,7 @@ def test_a_reader_that_has_had_enough(tmp_path):
     (tmp_path / "many.txt").write_text("the cat sleeps\n" * 9000)
     done = subprocess.run(
         f"{sys.executable} -m transformer18 translate --file many.txt"
-        " | head -1",
+        f" --model {shlex.quote(str(MINI))} | head -1",
         shell=True, cwd=tmp_path, capture_output=True, text=True,
     )
     assert done.stdout == "die Katze schläft\n"

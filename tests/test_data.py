@@ -412,11 +412,24 @@ def test_tokenizer_round_trip_of_anything(tmp_path):
     assert load_tokenizer(tmp_path / "t.model") == tokenizer
 
 
+def test_a_long_line_is_learnt_from_too():
+    """The library alone would skip lines of more than 4,192 bytes."""
+    long = "Donaudampfschiff " * 1000
+    assert len(train_tokenizer([long, "a"], 290).encode("Donaudampfschiff")) < 8
+
+
 def test_tokenizer_errors(tmp_path):
-    with pytest.raises(ValueError, match="vocabulary of 100: .*100"):
+    with pytest.raises(ValueError, match=r"vocabulary of 100: .*take (\d+); raise it") as error:
         train_tokenizer(TEXT, 100)
-    with pytest.raises(ValueError, match="vocabulary of 300: no sentences"):
-        train_tokenizer([], 300)
+    least = int(str(error.value).split()[-3].strip(";"))
+    assert len(train_tokenizer(TEXT, least)) == least
+    with pytest.raises(ValueError, match=r"vocabulary of 99999: .*at most (\d+); lower") as error:
+        train_tokenizer(TEXT, 99999)
+    most = int(str(error.value).split("at most ")[1].split(";")[0])
+    assert len(train_tokenizer(TEXT, most)) == most
+    for nothing in ([], ["", " "]):
+        with pytest.raises(ValueError, match="vocabulary of 300: there is no text"):
+            train_tokenizer(nothing, 300)
     with pytest.raises(ValueError, match="no sentencepiece model"):
         Tokenizer(b"something else")
     with pytest.raises(FileNotFoundError, match="t.model"):

@@ -25,7 +25,7 @@ from transformer18.decoding import (
 from transformer18.incremental import greedy_search
 from transformer18.mini_german import split
 from transformer18.position import LearnedPosition
-from transformer18.translator import SHIPPED, Translator
+from transformer18.translator import MINI, Translator
 from transformer18.vocabulary import BEGIN, END, PAD, UNKNOWN, pad
 
 TINY = dict(d_model=8, n_heads=2, n_layers=1, d_ff=16)
@@ -336,8 +336,8 @@ def test_the_same_alone_and_in_any_batch():
     assert total == 360 and different < 0.05 * total
 
 
-def test_the_shipped_model_in_any_batch():
-    translator = Translator.load(SHIPPED)
+def test_a_trained_model_in_any_batch():
+    translator = Translator.load(MINI)
     sources = [source for source, _ in split(0, 0, 60, seed=3)[2]]
     together = translator.translate(sources)
     assert together == translator.translate(sources, max_tokens=1)

@@ -107,6 +107,7 @@ def test_a_full_disk(straight):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert result.exit_code == 1 and "File too large" in result.output
+    assert Checkpoints("").state(EVERY).name in result.output  # and which file it was
     names = {path.name for path in Path("full/checkpoints").iterdir()}
     assert names == {Checkpoints("").weights(EVERY).name}  # nothing half-written
     result = run_inside("--out", "full", "--resume")

@@ -146,7 +146,7 @@ def load_weights(model: nn.Module, path: str | Path) -> dict:
     model.load_state_dict(weights, strict=False)  # the rest is shared
     return notes
 
-# %% ../../book/17_training.ipynb #8df0cfe3
+# %% ../../book/17_training.ipynb #4534465d
 class Checkpoints:
     """The checkpoints of a run: weights, and beside them the state.
 
@@ -154,12 +154,13 @@ class Checkpoints:
                  that was stopped) goes when the next is there
     keep         how many weights are kept; of states the last two
     skip_broken  take the one before where a checkpoint can't be read
+    run          names the run: checkpoints of another are not loaded
     """
 
     def __init__(self, folder: str | Path, every: int = 1, keep: int = 2,
-                 skip_broken: bool = False):
+                 skip_broken: bool = False, run: str | None = None):
         self.folder, self.every = Path(folder), every
-        self.keep, self.skip_broken = keep, skip_broken
+        self.keep, self.skip_broken, self.run = keep, skip_broken, run
 
     def weights(self, step: int) -> Path:
         return self.folder / f"{step:08}.weights.safetensors"
@@ -176,9 +177,19 @@ class Checkpoints:
 
     def save(self, model, step: int, tensors: dict, facts: dict) -> None:
         """Write weights, then state; then remove what is too old."""
-        save_checkpoint(model, self.weights(step), step=step)
-        write_tensors(self.state(step), tensors, facts=facts)
+        run = self.run
+        save_checkpoint(model, self.weights(step), step=step, run=run)
+        write_tensors(self.state(step), tensors, facts=facts, run=run)
         prune(self, step)
+
+    def check_run(self, path: Path, facts: dict) -> None:
+        """Raise ValueError if a file says that it is another run's."""
+        run = facts.get("run")
+        if self.run and run and run != self.run:
+            raise ValueError(
+                f"{path} is of another run ({run}) than this ({self.run})"
+                ": put back its own"
+            )
 
 # %% ../../book/17_training.ipynb #c075f951
 UNFINISHED = r"\d+\.(weights|state)\.safetensors\w{8}"
@@ -197,7 +208,7 @@ def prune(checkpoints: Checkpoints, newest: int) -> None:
         if re.fullmatch(UNFINISHED, path.name):  # that was killed
             path.unlink(missing_ok=True)
 
-# %% ../../book/17_training.ipynb #54c52c87
+# %% ../../book/17_training.ipynb #3c868b35
 def load_newest(checkpoints: Checkpoints, model) -> tuple | None:
     """Load the newest weights; return (tensors, facts) of the state.
 
@@ -207,8 +218,11 @@ def load_newest(checkpoints: Checkpoints, model) -> tuple | None:
     steps = checkpoints.steps()
     for step in reversed(steps):
         try:
-            tensors, facts = read_tensors(checkpoints.state(step))
-            load_weights(model, checkpoints.weights(step))
+            state = checkpoints.state(step)
+            tensors, facts = read_tensors(state)
+            checkpoints.check_run(state, facts)
+            weights = checkpoints.weights(step)
+            checkpoints.check_run(weights, load_weights(model, weights))
             return tensors, facts["facts"]
         except (ValueError, KeyError, FileNotFoundError) as error:
             if not checkpoints.skip_broken:

@@ -4,21 +4,23 @@
 
 # %% auto #0
 __all__ = ['Text', 'TwoTokenizers', 'Words', 'source_side', 'target_side', 'vocab_sizes', 'Stream', 'Task', 'translate_all',
-           'judge', 'MINI_RECIPE', 'MINI_TOKENS', 'mini_german_task', 'describe_run', 'data_fingerprint', 'write_json',
-           'read_json', 'read_metrics', 'save_words', 'load_words', 'keep_words', 'check_lengths', 'locked', 'claim',
-           'check_same_run', 'Keeper', 'to_tensorboard', 'draw_run', 'finish', 'Run', 'TrainingRun', 'train_run',
-           'carry_out']
+           'loss_of_pairs', 'judge', 'MINI_RECIPE', 'MINI_TOKENS', 'mini_german_task', 'describe_run',
+           'data_fingerprint', 'write_json', 'read_json', 'read_metrics', 'save_words', 'load_words', 'keep_words',
+           'check_dev', 'tell_left_out', 'locked', 'claim', 'check_same_run', 'Keeper', 'to_tensorboard', 'draw_run',
+           'finish', 'Run', 'TrainingRun', 'train_run', 'carry_out']
 
-# %% ../../book/17_training.ipynb #aebbaf8b
+# %% ../../book/17_training.ipynb #fd4f473d
 import hashlib
 import json
 import math
 import os
 import platform
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -146,16 +148,20 @@ def translate_all(
             found[i] = target_side(tokenizer).decode(row)
     return [found[i] for i in range(len(ids))]
 
-# %% ../../book/17_training.ipynb #95d6ce12
+# %% ../../book/17_training.ipynb #d687794f
+def loss_of_pairs(model, pairs: Sequence, max_tokens: int) -> float:
+    """The loss per target token of tokenised pairs; see `mean_loss`."""
+    batches = token_batches(pairs, max_tokens=max_tokens, seed=0)
+    device = next(model.parameters()).device
+    return mean_loss(model, (batch.to(device) for batch in batches))
+
+
 def judge(
     model, task: Task, pairs: Text, max_tokens: int = 4096
 ) -> float:
     """The task's metric on sentence pairs; larger is better."""
     if task.metric == "negative loss":
-        ids = task.ids(pairs)
-        batches = token_batches(ids, max_tokens=max_tokens, seed=0)
-        device = next(model.parameters()).device
-        return -mean_loss(model, (batch.to(device) for batch in batches))
+        return -loss_of_pairs(model, task.ids(pairs), max_tokens)
     sources, targets = zip(*pairs, strict=True)
     return exact_match(
         translate_all(model, task.tokenizer, sources), list(targets)
@@ -263,7 +269,7 @@ def load_words(folder: str | Path, side: str = "") -> Words:
         return load_tokenizer(pieces)
     return load_vocabulary(folder / f"{side}vocabulary.json")
 
-# %% ../../book/17_training.ipynb #b8d5cd9c
+# %% ../../book/17_training.ipynb #d06b69ef
 def keep_words(words: Words, folder: Path) -> None:
     """Store the tokenizer of a run, unless it is there.
 
@@ -282,13 +288,24 @@ def keep_words(words: Words, folder: Path) -> None:
         )
 
 
-def check_lengths(max_tokens: int, **named) -> None:
-    """Raise ValueError, with the name, for a pair that fits no batch."""
-    for name, ids in named.items():
-        try:
-            token_batches(ids, max_tokens=max_tokens, seed=0)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+def check_dev(dev: Text, packed: PackedPairs, max_tokens: int) -> None:
+    """Raise ValueError, with its words, for a pair that fits no batch."""
+    sizes = packed.sizes.tolist()
+    for (source, _), size in zip(dev, sizes, strict=True):
+        if size > max_tokens:
+            raise ValueError(
+                f"the dev pair {source[:50]!r} … has {size} tokens, more "
+                f"than max_tokens {max_tokens}: drop it or raise that"
+            )
+
+
+def tell_left_out(n: int, remain: int, max_tokens: int) -> None:
+    """Warn of training pairs that fit no batch; ValueError if all do."""
+    told = f"{n} training pairs have more than max_tokens {max_tokens}"
+    if not remain:
+        raise ValueError(f"{told} tokens, and no others are there")
+    if n:
+        warnings.warn(f"left out: {told} tokens", stacklevel=2)
 
 # %% ../../book/17_training.ipynb #dc9f3688
 @contextmanager
@@ -316,7 +333,7 @@ def locked(folder: Path):
         finally:
             path.unlink(missing_ok=True)
 
-# %% ../../book/17_training.ipynb #fb12006f
+# %% ../../book/17_training.ipynb #73a9e19d
 def claim(folder: Path, resume: bool = False) -> None:
     """Make a folder for a run; ValueError if there is anything in it."""
     told = "(or, if it is a run, --resume to go on with it)"
@@ -328,8 +345,9 @@ def claim(folder: Path, resume: bool = False) -> None:
             raise FileExistsError
         (folder / "run.json").open("x").close()
     except FileExistsError:
+        what = "not empty" if folder.is_dir() else "no folder"
         raise ValueError(
-            f"{folder} is not empty: give another folder {told}"
+            f"{folder} is {what}: give another folder {told}"
         ) from None
 
 # %% ../../book/17_training.ipynb #5419e102
@@ -440,7 +458,7 @@ def finish(folder: Path, model, task: Task, recipe: Recipe, max_tokens):
         save_checkpoint(model, path, **notes)
     return {**load_weights(model, path), "average_metric": metric}
 
-# %% ../../book/17_training.ipynb #917c2b68
+# %% ../../book/17_training.ipynb #7dfd63de
 @dataclass
 class Run:
     """What a training run is made from, and the folder that it fills."""
@@ -464,40 +482,48 @@ class Run:
                 f"tokenizer of {found}: make them the same"
             )
         self.dev = PackedPairs(self.task.encoded(self.task.dev))
-        named = {"dev": self.dev}
-        self.pairs = None  # a stream has none at hand
+        check_dev(self.task.dev, self.dev, self.max_tokens)
+        self.pairs, self.too_long = None, 0  # a stream has none at hand
         if not isinstance(self.task.train, Stream):
-            train = PackedPairs(self.task.encoded(self.task.train))
-            self.pairs = named["train"] = train
-        check_lengths(self.max_tokens, **named)
+            self.pairs = PackedPairs(self.fitting(self.task.train))
+            self.too_long = len(self.task.train) - len(self.pairs)
+            left = len(self.pairs), self.max_tokens
+            tell_left_out(self.too_long, *left)
 
-    def stream(self) -> Iterator[tuple]:
-        """The tokenised pairs of a stream; what fits no batch is out."""
-        for pair in self.task.encoded(self.task.train.open()):
+    def fitting(self, pairs) -> Iterator[tuple]:
+        """The tokenised pairs, but for those that fit into no batch."""
+        for pair in self.task.encoded(pairs):
             if max(map(len, pair)) < self.max_tokens:
                 yield pair
 
-# %% ../../book/17_training.ipynb #85f86a71
+    @cached_property
+    def data(self) -> str:
+        """The fingerprint of what is learnt from."""
+        pairs = self.pairs
+        if pairs is None:  # of a stream its beginning
+            some = islice(self.task.train.open(), 1000)
+            pairs = PackedPairs(self.fitting(some))
+        return data_fingerprint(pairs)
+
+# %% ../../book/17_training.ipynb #2ce4c2c4
 class TrainingRun(Run):
     """A `Run` that can be described, begun and read from."""
 
     def batches(self, epoch: int):
         pairs, make = self.pairs, token_batches
         if pairs is None:
-            pairs, make = self.stream(), pooled_batches
+            make, pairs = pooled_batches, self.task.train.open()
+            pairs = self.fitting(pairs)
         return make(
             pairs, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch
         )
 
     def describe(self, **notes) -> dict:
-        pairs = self.pairs
-        if pairs is None:  # of a stream the beginning
-            pairs = PackedPairs(islice(self.stream(), 1000))
         return describe_run(
             self.config, self.recipe, self.seed, device=self.device,
-            max_tokens=self.max_tokens, processes=self.team.size,
-            data=data_fingerprint(pairs), metric=self.task.metric,
-            dev=data_fingerprint(self.dev), **notes,
+            max_tokens=self.max_tokens, too_long=self.too_long,
+            processes=self.team.size, metric=self.task.metric,
+            data=self.data, dev=data_fingerprint(self.dev), **notes,
         )
 
     def open(self, resume: bool, **notes) -> None:
@@ -515,7 +541,7 @@ class TrainingRun(Run):
         keep_words(self.task.tokenizer, self.folder)
         write_json(path, described)
 
-# %% ../../book/17_training.ipynb #c429d9f6
+# %% ../../book/17_training.ipynb #49d213a9
 def train_run(
     folder: str | Path, task: Task, config: TransformerConfig,
     recipe: Recipe, *, seed: int = 0, max_tokens: int = 4096,
@@ -535,8 +561,9 @@ def train_run(
     on_record    called after each evaluation, with (model, record)
     notes        kept in `run.json`
 
+    Training pairs that fit into no batch are left out, with a warning.
     Raises ValueError, before anything is written, if the folder is not
-    empty (with resume: is another run) or a pair fits into no batch.
+    empty (with resume: is another run), or a dev pair fits into none.
     """
     run = TrainingRun(
         Path(folder), task, config, recipe, seed, max_tokens, str(device),
@@ -553,7 +580,7 @@ def train_run(
         carry_out(run, model, on_record, progress, skip_broken)
     return model
 
-# %% ../../book/17_training.ipynb #f3832347
+# %% ../../book/17_training.ipynb #b485a2d0
 def carry_out(
     run: TrainingRun, model, on_record, progress: bool, skip_broken: bool
 ) -> None:
@@ -563,8 +590,8 @@ def carry_out(
     checkpoints = Checkpoints(
         run.folder / "checkpoints", every=recipe.eval_every,
         keep=recipe.average, skip_broken=skip_broken,
+        run=f"data {run.data}, seed {run.seed}",
     )
-
     if len(read_metrics(run.folder)) > 1 and not checkpoints.steps():
         raise ValueError(
             f"the checkpoints of {run.folder} are gone: put them back, "
@@ -572,7 +599,9 @@ def carry_out(
         )
 
     def evaluate(model):
-        return judge(model, task, task.dev, run.max_tokens)
+        if task.metric == "negative loss":  # tokenised once for all
+            return -loss_of_pairs(model, run.dev, run.max_tokens)
+        return judge(model, task, task.dev)
 
     def keep(model, record):
         for keeper in keepers:
