@@ -57,8 +57,8 @@ train: $(READY) ## train a small translator (DATA="files", ARGS="options")
 # The sentence goes through the environment, so that the shell takes no
 # offence at apostrophes, quotes and dollars.
 translate: export SENTENCE := $(value TEXT)
-translate: $(READY) ## translate: make translate TEXT="the old man sleeps"
-	@[ -n "$$SENTENCE" ] || { echo 'say what to translate: make translate TEXT="the old man gives the child a book"'; exit 1; }
+translate: $(READY) ## translate: make translate TEXT="Where is the station?"
+	@[ -n "$$SENTENCE" ] || { echo 'say what to translate: make translate TEXT="Where is the station?"'; exit 1; }
 	@$(BIN)/python -m transformer18 translate $(ARGS) -- "$$SENTENCE"
 
 clean: ## remove what was built (the environment stays)
