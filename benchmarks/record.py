@@ -6,9 +6,9 @@
 
 The file benchmarks/results/NAME.json holds how the run was made (command,
 configuration, recipe, seed, versions, hardware, minutes), every record of its
-training, and for each test set BLEU and chrF with signatures, by beam search
-and greedily, with the interval that a bootstrap gives, by length of the source,
-the time it took, and some of the translations by line number. The sentences of
+training, and for each test set BLEU and chrF with signatures, by beam search and
+greedily, with the interval that a bootstrap gives, by length of the source, the
+time it took, and some of the translations by line number. The sentences of
 the test set are not kept: they are not ours.
 """
 
@@ -56,12 +56,14 @@ def judge_test(translator, files, options) -> dict:
     pairs = read_corpus(*files).pairs
     sources, references = zip(*pairs, strict=True)
     found = {"sentences": len(pairs)}
-    for name, beam in (("beam", options.beam), ("greedy", 1)):
+    searches = {"beam": (options.beam, options.alpha), "greedy": (1, 0.0)}
+    searches |= {f"alpha {alpha}": (options.beam, alpha) for alpha in options.also_alpha}
+    for name, (beam, alpha) in searches.items():
         began = time.perf_counter()
-        hypotheses = translator.translate(sources, beam=beam, alpha=options.alpha)
+        hypotheses = translator.translate(sources, beam=beam, alpha=alpha)
         seconds = round(time.perf_counter() - began, 1)
         found[name] = {
-            "beam": beam, "alpha": options.alpha, "seconds": seconds,
+            "beam": beam, "alpha": alpha, "seconds": seconds,
             **scores(hypotheses, references, tokenize=options.tokenize),
         }  # fmt: skip
         if name == "beam":
@@ -79,6 +81,16 @@ def judge_test(translator, files, options) -> dict:
     return found
 
 
+def command_of(settings: dict) -> str:
+    """The command that begins a run with these options, and where it is kept."""
+    parts = ["transformer18", "train"]
+    for name, value in settings.items():
+        option = "--" + name.replace("_", "-")
+        for one in value if isinstance(value, list) else [value]:
+            parts += [option] if one is True else [option, str(one)]
+    return shlex.join(parts)
+
+
 def record(options) -> dict:
     """All that is kept of a run."""
     story = read_json(options.run / "run.json")
@@ -86,7 +98,8 @@ def record(options) -> dict:
         sys.exit(f"{options.run} has not come to its end: resume it first")
     records = read_metrics(options.run)
     translator = Translator.load(options.run)
-    story.pop("settings", None)
+    if settings := story.pop("settings", None):  # else not begun by the command
+        story["command"] = command_of(settings)
     return {
         "name": options.name,
         "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -109,6 +122,8 @@ def main() -> None:
                         metavar="NAME FILE [FILE]")  # fmt: skip
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--alpha", type=float, default=0.6)
+    parser.add_argument("--also-alpha", type=float, action="append", default=[],
+                        help="scored as well, for comparison")
     parser.add_argument("--tokenize", default="13a", help="of BLEU, as published numbers have it")
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -169,6 +169,65 @@ def test_knobs():
     assert found["parameters"] == same < stored["runs"]["mini/0"]["parameters"]
 
 
+def test_position():
+    """The stored file is of these ways, all seeds, and a short run runs."""
+    from benchmarks import ablation, position
+
+    stored = json.loads(position.OUT.read_text())
+    assert ablation.same_task(stored["about"])
+    assert stored["about"]["steps"] == position.STEPS
+    assert list(stored["runs"]) == [run.name for run in position.all_runs()]
+    for run in stored["runs"].values():
+        assert run["history"][-1]["step"] == position.STEPS[run["study"]]
+    found = position.train(position.Run("way", "32 of 64", 0), steps=4, eval_every=2)
+    assert [record["step"] for record in found["history"]] == [2, 4]
+    assert found["parameters"] == stored["runs"]["way/sinusoidal/0"]["parameters"]
+
+
+def test_heads():
+    """As for the knobs; and a model of one head has as many parameters."""
+    from benchmarks import ablation, heads
+
+    stored = json.loads(heads.OUT.read_text())
+    assert ablation.same_task(stored["about"])
+    assert list(stored["runs"]) == [run.name for run in heads.all_runs()]
+    found = heads.train(heads.Run(8, 0), steps=4, eval_every=2)
+    assert [record["step"] for record in found["history"]] == [2, 4]
+    assert {run["parameters"] for run in stored["runs"].values()} == {found["parameters"]}
+    assert found.keys() == stored["runs"]["8/0"].keys()
+
+
+def test_tying():
+    """The stored file is of chapter 9's variants, and a run comes out the same."""
+    from benchmarks import tying
+
+    stored = json.loads(tying.OUT.read_text())
+    runs = list(tying.all_runs())
+    assert list(stored["runs"]) == [run.name for run in runs]
+    assert stored["about"]["variants"].keys() == tying.chapter()["variants"].keys()
+    run = tying.Run("alone", "Q, K, V", 250, 0)
+    assert run in runs
+    found, kept = tying.train(run), stored["runs"][run.name]
+    assert found.keys() == kept.keys() and abs(found["right"] - kept["right"]) < 0.02
+
+
+def test_attention_times(tmp_path):
+    from benchmarks import attention_times
+
+    out = tmp_path / "found.json"
+    script = [sys.executable, attention_times.__file__, "--smoke", "--out", str(out)]
+    done = subprocess.run(script, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found, stored = json.loads(out.read_text()), json.loads(attention_times.OUT.read_text())
+    assert stored["about"]["machine"] == "quiet" and found["about"].keys() == stored["about"].keys()
+    for name, study in found["studies"].items():
+        kept = stored["studies"][name]
+        assert study["cpu_seconds"].keys() == kept["cpu_seconds"].keys()
+        for rows in kept["cpu_seconds"].values():
+            assert len(rows) == len(kept["lengths"])
+            assert all(0 < low <= median <= high for median, low, high in rows)
+
+
 def write_pairs(folder, n):
     lines = [f"{source}\t{target}\n" for source, target in split(n, 0, 0, seed=0)[0]]
     (folder / "pairs.tsv").write_text("".join(lines))
@@ -204,7 +263,7 @@ def test_record(tmp_path):
     some = kept["tests"]["some"]
     assert [sample.keys() for sample in some["samples"]] == [{"line", "translation"}] * 3
     assert some["sentences"] == 300 >= sum(row["sentences"] for row in some["by_length"]) > 200
-    assert "±" in some["beam"]["bleu_in_full"]
+    assert some["beam"]["bleu_in_full"].startswith("BLEU = ")
     assert {"command", "seed", "torch", "hardware", "minutes", "config", "best"} <= kept.keys()
     assert kept["metrics"][-1]["step"] == 4 and "settings" not in kept
     assert "tok:13a" in kept["tests"]["some"]["plain"]["bleu_signature"]

@@ -18,7 +18,7 @@ from transformer18 import cli
 from transformer18.build import make_transformer
 from transformer18.checkpoint import Checkpoints, read_checkpoint, save_checkpoint
 from transformer18.config import TransformerConfig
-from transformer18.runs import Keeper, read_metrics
+from transformer18.runs import FIRST, Keeper, read_metrics
 from transformer18.tokenizer import train_tokenizer
 
 STEPS, EVERY = 24, 4
@@ -168,6 +168,9 @@ def test_the_options_of_a_run_are_known(straight):
     Path("runs/mine/run.json").write_text(json.dumps(story))
     result = CliRunner().invoke(cli.main, ["train", "--resume"])
     assert result.exit_code == 0, result.output
+    told = json.loads(Path("runs/mine/run.json").read_text())
+    assert [told[name] for name in FIRST] == [story[name] for name in FIRST]
+    assert len(told["resumed"]) == 1 and told["resumed"][0].keys() == set(FIRST[1:])
     same(what_is_left("runs/mine"), straight)
 
 

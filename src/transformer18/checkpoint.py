@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['fingerprint', 'write_tensors', 'read_tensors', 'own_tensors', 'save_checkpoint', 'read_checkpoint', 'load_weights',
-           'Checkpoints', 'UNFINISHED', 'prune', 'load_newest', 'average_checkpoints']
+           'Checkpoints', 'UNFINISHED', 'prune', 'check_run', 'load_newest', 'average_checkpoints']
 
 # %% ../../book/17_training.ipynb #c795db60
 import dataclasses
@@ -146,7 +146,7 @@ def load_weights(model: nn.Module, path: str | Path) -> dict:
     model.load_state_dict(weights, strict=False)  # the rest is shared
     return notes
 
-# %% ../../book/17_training.ipynb #4534465d
+# %% ../../book/17_training.ipynb #a016f3a8
 class Checkpoints:
     """The checkpoints of a run: weights, and beside them the state.
 
@@ -182,15 +182,6 @@ class Checkpoints:
         write_tensors(self.state(step), tensors, facts=facts, run=run)
         prune(self, step)
 
-    def check_run(self, path: Path, facts: dict) -> None:
-        """Raise ValueError if a file says that it is another run's."""
-        run = facts.get("run")
-        if self.run and run and run != self.run:
-            raise ValueError(
-                f"{path} is of another run ({run}) than this ({self.run})"
-                ": put back its own"
-            )
-
 # %% ../../book/17_training.ipynb #c075f951
 UNFINISHED = r"\d+\.(weights|state)\.safetensors\w{8}"
 
@@ -208,7 +199,17 @@ def prune(checkpoints: Checkpoints, newest: int) -> None:
         if re.fullmatch(UNFINISHED, path.name):  # that was killed
             path.unlink(missing_ok=True)
 
-# %% ../../book/17_training.ipynb #3c868b35
+# %% ../../book/17_training.ipynb #4b269936
+def check_run(checkpoints: Checkpoints, path: Path, facts: dict) -> None:
+    """Raise ValueError if a file says that it is another run's."""
+    own, run = checkpoints.run, facts.get("run")
+    if own and run and run != own:
+        raise ValueError(
+            f"{path} is of another run ({run}) than this ({own}): put "
+            "back its own"
+        )
+
+
 def load_newest(checkpoints: Checkpoints, model) -> tuple | None:
     """Load the newest weights; return (tensors, facts) of the state.
 
@@ -220,9 +221,10 @@ def load_newest(checkpoints: Checkpoints, model) -> tuple | None:
         try:
             state = checkpoints.state(step)
             tensors, facts = read_tensors(state)
-            checkpoints.check_run(state, facts)
+            check_run(checkpoints, state, facts)
             weights = checkpoints.weights(step)
-            checkpoints.check_run(weights, load_weights(model, weights))
+            notes = load_weights(model, weights)
+            check_run(checkpoints, weights, notes)
             return tensors, facts["facts"]
         except (ValueError, KeyError, FileNotFoundError) as error:
             if not checkpoints.skip_broken:

@@ -7,9 +7,9 @@ __all__ = ['Text', 'TwoTokenizers', 'Words', 'source_side', 'target_side', 'voca
            'loss_of_pairs', 'judge', 'MINI_RECIPE', 'MINI_TOKENS', 'mini_german_task', 'describe_run',
            'data_fingerprint', 'write_json', 'read_json', 'read_metrics', 'save_words', 'load_words', 'keep_words',
            'check_dev', 'tell_left_out', 'locked', 'claim', 'check_same_run', 'Keeper', 'to_tensorboard', 'draw_run',
-           'finish', 'Run', 'TrainingRun', 'train_run', 'carry_out']
+           'finish', 'Run', 'FIRST', 'TrainingRun', 'train_run', 'carry_out']
 
-# %% ../../book/17_training.ipynb #fd4f473d
+# %% ../../book/17_training.ipynb #01cfe310
 import hashlib
 import json
 import math
@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -458,7 +457,7 @@ def finish(folder: Path, model, task: Task, recipe: Recipe, max_tokens):
         save_checkpoint(model, path, **notes)
     return {**load_weights(model, path), "average_metric": metric}
 
-# %% ../../book/17_training.ipynb #7dfd63de
+# %% ../../book/17_training.ipynb #a5302a28
 @dataclass
 class Run:
     """What a training run is made from, and the folder that it fills."""
@@ -487,8 +486,12 @@ class Run:
         if not isinstance(self.task.train, Stream):
             self.pairs = PackedPairs(self.fitting(self.task.train))
             self.too_long = len(self.task.train) - len(self.pairs)
-            left = len(self.pairs), self.max_tokens
-            tell_left_out(self.too_long, *left)
+            tell_left_out(self.too_long, len(self.pairs), self.max_tokens)
+        some = self.pairs
+        if some is None:  # of a stream its beginning
+            some = islice(self.task.train.open(), 1000)
+            some = PackedPairs(self.fitting(some))
+        self.data = data_fingerprint(some)
 
     def fitting(self, pairs) -> Iterator[tuple]:
         """The tokenised pairs, but for those that fit into no batch."""
@@ -496,16 +499,10 @@ class Run:
             if max(map(len, pair)) < self.max_tokens:
                 yield pair
 
-    @cached_property
-    def data(self) -> str:
-        """The fingerprint of what is learnt from."""
-        pairs = self.pairs
-        if pairs is None:  # of a stream its beginning
-            some = islice(self.task.train.open(), 1000)
-            pairs = PackedPairs(self.fitting(some))
-        return data_fingerprint(pairs)
+# %% ../../book/17_training.ipynb #0b627666
+FIRST = "command", "started", "hardware", "torch"  # of a run that resumed
 
-# %% ../../book/17_training.ipynb #2ce4c2c4
+
 class TrainingRun(Run):
     """A `Run` that can be described, begun and read from."""
 
@@ -533,7 +530,10 @@ class TrainingRun(Run):
         if resume and begun and path.stat().st_size:
             check_same_run(self.folder, described)
             old = read_json(path)
-            described["started"] = old["started"]
+            now = {name: described[name] for name in FIRST[1:]}
+            first = {name: old[name] for name in FIRST if name in old}
+            described |= first
+            described["resumed"] = [*old.get("resumed", ()), now]
             if old["recipe"]["steps"] == self.recipe.steps:
                 described = old | described  # keep its best, if any
         elif not (resume and begun):  # else stopped before its first word

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['scaled_dot_product', 'slow_in_16_bits', 'in_float32', 'scaled_dot_product_attention']
 
-# %% ../../book/11_scaled_dot_product.ipynb #7d32cc9e
+# %% ../../book/11_scaled_dot_product.ipynb #aaa43391
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,7 +20,7 @@ def scaled_dot_product(query: Tensor, key: Tensor) -> Tensor:
     """
     return query @ key.mT / query.size(-1) ** 0.5
 
-# %% ../../book/11_scaled_dot_product.ipynb #9fb5bf00
+# %% ../../book/11_scaled_dot_product.ipynb #f34fb8fb
 def slow_in_16_bits(query: Tensor) -> bool:
     """Is the fused kernel asked for gradients in 16 bits on a CPU?"""
     return (
@@ -37,7 +37,7 @@ def in_float32(query: Tensor, key: Tensor, value: Tensor, *, attn_mask):
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
     return out.to(query.dtype)
 
-# %% ../../book/11_scaled_dot_product.ipynb #66334e49
+# %% ../../book/11_scaled_dot_product.ipynb #b2549f77
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,

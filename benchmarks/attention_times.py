@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""What attention and decoding take, by length (chapters 11 and 13).
+
+    python benchmarks/attention_times.py            both studies, minutes
+    python benchmarks/attention_times.py --smoke    seconds: does it run?
+    python benchmarks/attention_times.py --out other.json
+
+    attention  one head of width 64, forward and backward: the additive
+               score, the readable scaled dot product, the fused kernel
+    decoding   the next token of the model `mini`, its decoder only, after
+               a number of tokens: with a key/value cache and without
+
+All contenders take one turn per round, in an order that moves on by one from
+round to round. Kept are the CPU seconds of one thread: the median of the
+rounds, the lowest and the highest. The load of the machine is written beside
+them: run it where nothing else runs. Results go to
+benchmarks/results/attention_times.json, all of them or none.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+import torch
+from torch import nn
+
+from benchmarks.training_step import load, machine
+from transformer18.attention import attention
+from transformer18.build import make_transformer
+from transformer18.config import TransformerConfig
+from transformer18.masking import KeyValueCache
+from transformer18.runs import write_json
+from transformer18.scaled_dot_product import scaled_dot_product_attention
+from transformer18.vocabulary import UNKNOWN
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "benchmarks" / "results" / "attention_times.json"
+WIDTH, VOCAB = 64, 200
+LENGTHS = {"attention": (64, 128, 256, 512, 1024), "decoding": (1, 16, 64, 256, 512)}
+SMOKE = {"attention": (4, 8), "decoding": (1, 4)}
+ROUNDS, REPEATS = 15, 5  # a turn is so many repeats; one more round warms up
+
+
+class AdditiveScore(nn.Module):
+    """That of chapter 11: v · tanh(W_q q + W_k k), hidden width `WIDTH`."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_query = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.of_key = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.sum_up = nn.Linear(WIDTH, 1, bias=False)
+
+    def forward(self, query, key):
+        q = self.of_query(query)[..., :, None, :]
+        k = self.of_key(key)[..., None, :, :]
+        return self.sum_up((q + k).tanh()).squeeze(-1)
+
+
+def attention_turns(T: int) -> dict[str, Callable]:
+    """What each way of attending does in one turn, at T tokens."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, T, WIDTH, requires_grad=True) for _ in range(3))
+    score, call = AdditiveScore(), scaled_dot_product_attention
+    ways = {
+        "additive": lambda: attention(q, k, v, score=score)[0],
+        "readable": lambda: call(q, k, v, need_weights=True)[0],
+        "fused": lambda: call(q, k, v),
+    }
+    return {name: lambda run=run: run().sum().backward() for name, run in ways.items()}
+
+
+def decoding_turns(t: int) -> dict[str, Callable]:
+    """What the t-th token costs, of a model that has read ten tokens."""
+    torch.manual_seed(0)
+    model = make_transformer(TransformerConfig.preset("mini", VOCAB)).eval()
+    ids = torch.randint(UNKNOWN + 1, VOCAB, (1, t))
+    memory = model.encode(torch.randint(UNKNOWN + 1, VOCAB, (1, 10))).detach()
+    cache = KeyValueCache(t + 1)
+    with torch.no_grad():
+        model.decode(ids[:, : max(1, t - 1)], memory, cache=cache)
+
+    @torch.no_grad()
+    def cached():
+        cache.length = t - 1  # so that every turn writes the same token
+        model.project(model.decode(ids[:, -1:], memory, cache=cache)[:, -1])
+
+    @torch.no_grad()
+    def uncached():
+        model.project(model.decode(ids, memory)[:, -1])
+
+    return {"no cache": uncached, "cache": cached}
+
+
+def cpu_seconds(turns: dict[str, Callable], rounds: int, repeats: int) -> dict:
+    """Median, lowest and highest CPU seconds of each, interleaved."""
+    taken = {name: [] for name in turns}
+    names = list(turns)
+    for number in range(rounds + 1):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            began = time.process_time()
+            for _ in range(repeats):
+                turns[name]()
+            if number:
+                taken[name].append((time.process_time() - began) / repeats)
+    return {name: [round(f(some), 8) for f in (median, min, max)] for name, some in taken.items()}
+
+
+def measure(study: str, lengths, rounds: int, repeats: int) -> dict:
+    """Name → one [median, lowest, highest] for each length."""
+    make = {"attention": attention_turns, "decoding": decoding_turns}[study]
+    found: dict[str, list] = {}
+    for length in lengths:
+        for name, times in cpu_seconds(make(length), rounds, repeats).items():
+            found.setdefault(name, []).append(times)
+        print(f"{study}, {length} tokens: done", flush=True)
+    return {"lengths": list(lengths), "cpu_seconds": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=OUT, help="the result file")
+    parser.add_argument("--smoke", action="store_true", help="tiny, into --out only")
+    options = parser.parse_args()
+    if options.smoke and options.out == OUT:
+        parser.error("--smoke: give --out another file, it measures nothing of use")
+    torch.set_num_threads(1)
+    rounds, repeats = (2, 1) if options.smoke else (ROUNDS, REPEATS)
+    lengths = SMOKE if options.smoke else LENGTHS
+    before = load()
+    studies = {study: measure(study, sizes, rounds, repeats) for study, sizes in lengths.items()}
+    loads = [before, load()]  # processes that want to run, before and after
+    results = {
+        "about": {
+            "command": shlex.join(["python", "benchmarks/attention_times.py"]),
+            "date": datetime.now(UTC).date().isoformat(),
+            "hardware": f"{os.cpu_count()} CPU cores, one thread, no GPU",
+            "torch": torch.__version__,
+            "load": loads,
+            "machine": machine(loads),
+            "seed": 0,
+            "width": WIDTH,
+            "rounds": rounds,
+            "repeats": repeats,
+        },
+        "studies": studies,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(options.out, results)
+
+
+if __name__ == "__main__":
+    main()
