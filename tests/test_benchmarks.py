@@ -247,6 +247,20 @@ def test_pipeline(tmp_path):
     assert found["sentences_encoded_a_second"] > 0 < found["input_over_training"]
 
 
+@pytest.mark.parametrize("name", ["multi30k", "tatoeba"])
+def test_stored_records(name):
+    """Whole, and without the sentences of a corpus."""
+    kept = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    assert {"command", "seed", "torch", "hardware", "minutes", "config", "best"} <= kept.keys()
+    assert kept["command"].startswith("transformer18 train --data data/")
+    assert kept["metrics"][-1]["step"] == kept["best"]["averaged"][-1] == kept["recipe"]["steps"]
+    for test in kept["tests"].values():
+        assert [sample.keys() for sample in test["samples"]] == [{"line", "translation"}] * 20
+        for how in ("beam", "greedy", "plain"):
+            assert {"bleu", "bleu_signature", "chrf", "chrf_signature"} <= test[how].keys()
+        assert "±" in test["beam"]["bleu_in_full"]
+
+
 def test_record(tmp_path):
     """A finished run as a file for the book, without the corpus's sentences."""
     pairs = write_pairs(tmp_path, 300)

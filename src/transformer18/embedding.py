@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# %% ../../book/07_embedding.ipynb #c0c1f239
+# %% ../../book/07_embedding.ipynb #949f1c8c
 class TokenEmbedding(nn.Module):
-    """A trainable vector for every id, scaled by sqrt(d_model) (3.4).
+    """A trainable vector for every id, times sqrt(d_model) (paper 3.4).
 
     forward(ids (B, T)) -> (B, T, D). `weight` (V, D) starts with a
     standard deviation of 1 / sqrt(D), right for an output layer that
-    shares it; scaled, a token vector has entries of size 1.
+    shares it; scaled, the entries have a standard deviation of 1.
 
     Raises IndexError, naming the ids, for ids outside 0 … V - 1.
     """

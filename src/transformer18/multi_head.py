@@ -54,14 +54,14 @@ class Projections(nn.Module):
             return tuple(self.heads(key, 1, 3))
         return self.heads(key, 1, 2)[0], self.heads(value, 2, 3)[0]
 
-# %% ../../book/12_multi_head.ipynb #87d7c6f0
+# %% ../../book/12_multi_head.ipynb #fced9b0e
 def look_up(projections: Projections, query, key, value, cache=None):
     """q, and the k and v that it may look at.
 
     Without a cache, what `projections` makes of the three inputs. With a
-    `KeyValueCache` (chapter 13): in self-attention (query and key are one
-    tensor) those of earlier calls too; in cross-attention those of the
-    first call.
+    `KeyValueCache` (chapter 13): in self-attention those of earlier calls
+    too; in cross-attention those of the first call. It is self-attention
+    if query and key are the same object: never pass a copy.
     """
     if cache is None:
         return projections(query, key, value)

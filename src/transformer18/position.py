@@ -9,13 +9,13 @@ __all__ = ['sinusoids', 'SinusoidalPosition', 'LearnedPosition']
 import torch
 from torch import Tensor, nn
 
-# %% ../../book/08_position.ipynb #735fdab4
+# %% ../../book/08_position.ipynb #63bc2d42
 def sinusoids(length: int, d_model: int, start: int = 0) -> Tensor:
-    """Rows `start` to `start + length - 1` of the encoding (3.5): (T, D).
+    """Rows `start` to `start + length - 1` of the encoding: (T, D).
 
     PE(pos, 2i) = sin(pos / 10000^(2i / D)), PE(pos, 2i + 1) = cos of the
-    same angle. An odd D ends on a sine. Computed in float64, returned in
-    the default dtype.
+    same angle (paper 3.5). An odd D ends on a sine. Computed in float64,
+    returned in the default dtype.
     """
     pos = torch.arange(start, start + length, dtype=torch.float64)
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
@@ -24,9 +24,11 @@ def sinusoids(length: int, d_model: int, start: int = 0) -> Tensor:
     both = both.flatten(1)[:, :d_model]  # (T, D): sin, cos, sin, cos …
     return both.to(torch.get_default_dtype())
 
-# %% ../../book/08_position.ipynb #b3edba44
+# %% ../../book/08_position.ipynb #c5157abf
 class SinusoidalPosition(nn.Module):
-    """Add the fixed encoding of each place, then dropout (3.5, 5.4).
+    """Add the fixed encoding of each place, then dropout.
+
+    Sections 3.5 and 5.4 of the paper.
 
     forward(x (B, T, D), start=0) -> (B, T, D); row 0 is place `start`.
     The table grows when a longer sentence comes; it is no parameter and
@@ -46,9 +48,11 @@ class SinusoidalPosition(nn.Module):
             self.table = grown.to(self.table)
         return self.dropout(x + self.table[start:end])
 
-# %% ../../book/08_position.ipynb #08aed0ae
+# %% ../../book/08_position.ipynb #93e56cda
 class LearnedPosition(nn.Module):
-    """Add a trainable vector for each place, then dropout (3.5, 5.4).
+    """Add a trainable vector for each place, then dropout.
+
+    Sections 3.5 and 5.4 of the paper.
 
     forward(x (B, T, D), start=0) -> (B, T, D). Raises ValueError for a
     sentence that runs past the last of `max_length` places.

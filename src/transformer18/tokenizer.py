@@ -44,14 +44,15 @@ class Pieces:
     def __eq__(self, other) -> bool:
         return isinstance(other, Pieces) and self.model == other.model
 
-# %% ../../book/07_embedding.ipynb #bdb0f255
+# %% ../../book/07_embedding.ipynb #8da88dbf
 class Tokenizer(Pieces):
-    """Byte-pair encoding (5.1), by the sentencepiece library.
+    """Byte-pair encoding (paper 5.1), by the sentencepiece library.
 
     The same methods as `Vocabulary` (chapter 0), for text of any kind:
     what is not in the vocabulary is written in smaller pieces, in the
     end single bytes, so that no word is unknown and decoding gives the
-    sentence back (runs of blanks become one, and a ▁ becomes a blank).
+    sentence back (but runs of blanks become one, blanks at the ends are
+    dropped, and a ▁ becomes a blank).
     """
 
     def encode(self, sentence: str) -> list[int]:
@@ -74,7 +75,7 @@ class Tokenizer(Pieces):
         """None, as every word has its bytes (see `Vocabulary`)."""
         return []
 
-# %% ../../book/07_embedding.ipynb #3f913eda
+# %% ../../book/07_embedding.ipynb #140b2b04
 def train_tokenizer(
     sentences: Iterable[str],
     vocab_size: int,
@@ -106,7 +107,7 @@ def train_tokenizer(
         ) from None
     return Tokenizer(model.getvalue())
 
-
+# %% ../../book/07_embedding.ipynb #025c0b4f
 def what_to_do(told: str) -> str:
     """The remedy for an error of the library."""
     size = re.findall(r"\d+", told.split("] ")[-1])[-1:]
