@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from .config import Parts, TransformerConfig
 from .vocabulary import PAD
 
-# %% ../../book/04_encoder.ipynb #cae51653
+# %% ../../book/04_encoder.ipynb #29abbba1
 class EncoderBlock(nn.Module):
-    """Self-attention, Add & Norm; feed-forward, Add & Norm (3.1).
+    """Self-attention, Add & Norm; feed-forward, Add & Norm.
 
     forward(x, mask=None, cache=None): (B, S, D) -> (B, S, D).
     mask as in `Parts`; cache for decoder-only models (chapter 13).
-    Chapter 4.
+    Paper 3.1. Chapter 4.
     """
 
     def __init__(self, config: TransformerConfig, parts: Parts):
@@ -35,11 +35,12 @@ class EncoderBlock(nn.Module):
         x = self.add_norm_1(x, look)
         return self.add_norm_2(x, self.feed_forward)
 
-# %% ../../book/04_encoder.ipynb #fda2b28d
+# %% ../../book/04_encoder.ipynb #ec40255b
 class Encoder(nn.Module):
-    """N blocks in a row (3.1): embedded tokens in, features out.
+    """N blocks in a row: embedded tokens in, features out.
 
-    forward(x, mask=None, cache=None): (B, S, D) -> (B, S, D). Chapter 4.
+    forward(x, mask=None, cache=None): (B, S, D) -> (B, S, D).
+    Paper 3.1. Chapter 4.
     """
 
     def __init__(self, config: TransformerConfig, parts: Parts):
@@ -94,9 +95,9 @@ class TorchAttention(nn.Module):
         _, weights = self.inner(query, key, value, **call)
         return out, weights.nan_to_num(0.0)  # a row that sees nothing
 
-# %% ../../book/04_encoder.ipynb #a77007c8
+# %% ../../book/04_encoder.ipynb #76efea40
 class TorchAddNorm(nn.Module):
-    """Residual connection and `nn.LayerNorm` around a sublayer (3.1)."""
+    """Residual and `nn.LayerNorm` around a sublayer (paper 3.1)."""
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
@@ -109,9 +110,9 @@ class TorchAddNorm(nn.Module):
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
 
-# %% ../../book/04_encoder.ipynb #12cb6ed8
+# %% ../../book/04_encoder.ipynb #9a6ae376
 class TorchEmbedding(nn.Embedding):
-    """`nn.Embedding` times the square root of d_model (3.4)."""
+    """`nn.Embedding` times the square root of d_model (paper 3.4)."""
 
     def reset_parameters(self) -> None:
         """Start small enough for an output layer that shares them."""
@@ -122,9 +123,10 @@ class TorchEmbedding(nn.Embedding):
 
 
 class TorchPosition(nn.Module):
-    """A learned vector for every place, added; then dropout (5.4).
+    """A learned vector for every place, added; then dropout.
 
     Raises ValueError for a sentence that runs past the last place.
+    Paper, Table 3 (E) and 5.4.
     """
 
     def __init__(self, config: TransformerConfig):
