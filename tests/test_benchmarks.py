@@ -211,6 +211,18 @@ def test_tying():
     assert found.keys() == kept.keys() and abs(found["right"] - kept["right"]) < 0.02
 
 
+def test_warmup():
+    from benchmarks import warmup
+
+    stored = json.loads(warmup.OUT.read_text())
+    assert list(stored["runs"]) == [run.name for run in warmup.all_runs()]
+    assert stored["about"]["sizes"] == warmup.SIZES
+    found = warmup.train(warmup.Run(False, 0, True, 0), steps=10)
+    kept = stored["runs"]["post-norm/0/xavier/0"]
+    assert found.keys() == kept.keys()
+    assert abs(found["loss"][0] - kept["loss"][0]) < 0.05
+
+
 def test_attention_times(tmp_path):
     from benchmarks import attention_times
 
