@@ -240,6 +240,23 @@ def test_attention_times(tmp_path):
             assert all(0 < low <= median <= high for median, low, high in rows)
 
 
+def test_encoder_cost(tmp_path):
+    from benchmarks import encoder_cost
+
+    out = tmp_path / "found.json"
+    script = [sys.executable, encoder_cost.__file__, "--smoke", "--out", str(out)]
+    done = subprocess.run(script, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found, stored = json.loads(out.read_text()), json.loads(encoder_cost.OUT.read_text())
+    assert stored["about"]["machine"] == "quiet" and found["about"].keys() == stored["about"].keys()
+    for name, study in found["studies"].items():
+        kept = stored["studies"][name]
+        assert study["cpu_seconds"].keys() == kept["cpu_seconds"].keys()
+        for rows in kept["cpu_seconds"].values():
+            assert len(rows) == len(kept["sizes"])
+            assert all(0 < low <= median <= high for median, low, high in rows)
+
+
 def write_pairs(folder, n):
     lines = [f"{source}\t{target}\n" for source, target in split(n, 0, 0, seed=0)[0]]
     (folder / "pairs.tsv").write_text("".join(lines))

@@ -16,6 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "benchmarks" / "results" / "tatoeba.json"
 EVERYDAY = {
     "Good morning!": "Guten Morgen!",
+    "Where is the train station?": "Wo ist der Bahnhof?",
+    "If it rains, we will stay at home.": "Wenn es regnet, bleiben wir zu Hause.",
+    "They have gone home.": "Sie sind nach Hause gegangen.",
 }
 
 
