@@ -201,17 +201,23 @@ def about() -> dict:
     }
 
 
-def load(path: Path, about=about) -> dict:
+def load(path: Path, about=about, same=same_task) -> dict:
     """The results so far. Exits where they are of another task."""
     if not path.exists():
         return {"about": about(), "runs": {}}
     results = json.loads(path.read_text(encoding="utf-8"))
-    if not same_task(results["about"]):
+    if not same(results["about"]):
         sys.exit(f"{path} was made with other sentences or another recipe: remove it")
     return results
 
 
-def do_missing(runs, train, results: dict, options) -> None:
+def told(found: dict) -> str:
+    """How a run ended, in words."""
+    last = found["history"][-1]
+    return f"dev loss {last['dev_loss']:.3f}, exact {last['metric']:.3f} at step {last['step']}"
+
+
+def do_missing(runs, train, results: dict, options, told=told) -> None:
     """Train what the results lack; write them after every run."""
     missing = [run for run in runs if run.name not in results["runs"]]
     if options.list:
@@ -223,13 +229,20 @@ def do_missing(runs, train, results: dict, options) -> None:
         results["runs"][run.name] = found
         results["about"] |= {"date": datetime.now(UTC).date().isoformat()}
         write(options.out, results)
-        last = found["history"][-1]
         print(
-            f"{number}/{len(missing)} {run.name}: dev loss {last['dev_loss']:.3f}, "
-            f"exact {last['metric']:.3f} at step {last['step']}, "
-            f"{found['cpu_seconds']:.0f} s",
+            f"{number}/{len(missing)} {run.name}: {told(found)}, {found['cpu_seconds']:.0f} s",
             flush=True,
         )
+
+
+def run_all(doc: str, out: Path, about, runs, train, told=told, same=same_task) -> None:
+    """The command line of a study like this one: --out and --list."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=out, help="the result file")
+    parser.add_argument("--list", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    do_missing(runs, train, load(options.out, about, same), options, told)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -115,47 +116,68 @@ def cpu_seconds(turns: dict[str, Callable], rounds: int, repeats: int) -> dict:
     return {name: [round(f(some), 8) for f in (median, min, max)] for name, some in taken.items()}
 
 
-def measure(study: str, lengths, rounds: int, repeats: int) -> dict:
-    """Name → one [median, lowest, highest] for each length."""
-    make = {"attention": attention_turns, "decoding": decoding_turns}[study]
-    found: dict[str, list] = {}
-    for length in lengths:
-        for name, times in cpu_seconds(make(length), rounds, repeats).items():
-            found.setdefault(name, []).append(times)
-        print(f"{study}, {length} tokens: done", flush=True)
-    return {"lengths": list(lengths), "cpu_seconds": found}
+@dataclass(frozen=True)
+class Study:
+    """What is measured at each of some sizes: size → contenders by name."""
+
+    turns: Callable[[int], dict[str, Callable]]
+    sizes: tuple[int, ...]
+    smoke: tuple[int, ...]
+    sizes_are: str = "lengths"  # their name in the file
+
+    def measure(self, name: str, smoke: bool, rounds: int, repeats: int) -> dict:
+        """Contender → one [median, lowest, highest] for each size."""
+        found: dict[str, list] = {}
+        sizes = self.smoke if smoke else self.sizes
+        for size in sizes:
+            for who, times in cpu_seconds(self.turns(size), rounds, repeats).items():
+                found.setdefault(who, []).append(times)
+            print(f"{name}, {size}: done", flush=True)
+        return {self.sizes_are: list(sizes), "cpu_seconds": found}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=OUT, help="the result file")
+def run_studies(doc: str, out: Path, studies: dict[str, Study], rounds, repeats, **about) -> None:
+    """The command line of studies of time: --out and --smoke."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=out, help="the result file")
     parser.add_argument("--smoke", action="store_true", help="tiny, into --out only")
     options = parser.parse_args()
-    if options.smoke and options.out == OUT:
+    if options.smoke and options.out == out:
         parser.error("--smoke: give --out another file, it measures nothing of use")
     torch.set_num_threads(1)
-    rounds, repeats = (2, 1) if options.smoke else (ROUNDS, REPEATS)
-    lengths = SMOKE if options.smoke else LENGTHS
+    if options.smoke:
+        rounds, repeats = 2, 1
     before = load()
-    studies = {study: measure(study, sizes, rounds, repeats) for study, sizes in lengths.items()}
+    found = {
+        name: study.measure(name, options.smoke, rounds, repeats)
+        for name, study in studies.items()
+    }
     loads = [before, load()]  # processes that want to run, before and after
     results = {
         "about": {
-            "command": shlex.join(["python", "benchmarks/attention_times.py"]),
+            "command": shlex.join(["python", f"benchmarks/{out.stem}.py"]),
             "date": datetime.now(UTC).date().isoformat(),
             "hardware": f"{os.cpu_count()} CPU cores, one thread, no GPU",
             "torch": torch.__version__,
             "load": loads,
             "machine": machine(loads),
             "seed": 0,
-            "width": WIDTH,
+            **about,
             "rounds": rounds,
             "repeats": repeats,
         },
-        "studies": studies,
+        "studies": found,
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(options.out, results)
+
+
+def main() -> None:
+    studies = {
+        "attention": Study(attention_turns, LENGTHS["attention"], SMOKE["attention"]),
+        "decoding": Study(decoding_turns, LENGTHS["decoding"], SMOKE["decoding"]),
+    }
+    run_studies(__doc__, OUT, studies, ROUNDS, REPEATS, width=WIDTH)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,8 @@ The load of the machine is written beside them: run it where nothing else runs.
 Results go to benchmarks/results/encoder_cost.json, all of them or none.
 """
 
-import argparse
-import os
-import shlex
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -31,11 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.attention_times import cpu_seconds
-from benchmarks.training_step import load, machine
+from benchmarks.attention_times import Study, run_studies
 from transformer18.config import TransformerConfig
 from transformer18.encoder import EncoderBlock, torch_parts
-from transformer18.runs import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "benchmarks" / "results" / "encoder_cost.json"
@@ -62,49 +56,14 @@ def turns(tokens: int, width: int) -> dict[str, Callable]:
     return {"fused kernel": fused, "weights stored": stored}
 
 
-def measure(study: str, sizes, rounds: int, repeats: int) -> dict:
-    """Name → one [median, lowest, highest] for each size."""
-    found: dict[str, list] = {}
-    for size in sizes:
-        shape = (size, WIDTH) if study == "tokens" else (TOKENS, size)
-        for name, seconds in cpu_seconds(turns(*shape), rounds, repeats).items():
-            found.setdefault(name, []).append(seconds)
-        print(f"{study} {size}: done", flush=True)
-    return {"sizes": list(sizes), "cpu_seconds": found}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=OUT, help="the result file")
-    parser.add_argument("--smoke", action="store_true", help="tiny, into --out only")
-    options = parser.parse_args()
-    if options.smoke and options.out == OUT:
-        parser.error("--smoke: give --out another file, it measures nothing of use")
-    torch.set_num_threads(1)
-    rounds, repeats = (2, 1) if options.smoke else (ROUNDS, REPEATS)
-    sizes = SMOKE if options.smoke else SIZES
-    before = load()
-    studies = {study: measure(study, some, rounds, repeats) for study, some in sizes.items()}
-    loads = [before, load()]  # processes that want to run, before and after
-    results = {
-        "about": {
-            "command": shlex.join(["python", "benchmarks/encoder_cost.py"]),
-            "date": datetime.now(UTC).date().isoformat(),
-            "hardware": f"{os.cpu_count()} CPU cores, one thread, no GPU",
-            "torch": torch.__version__,
-            "load": loads,
-            "machine": machine(loads),
-            "seed": 0,
-            "tokens": TOKENS,
-            "width": WIDTH,
-            "heads": HEADS,
-            "rounds": rounds,
-            "repeats": repeats,
-        },
-        "studies": studies,
+    studies = {
+        "tokens": Study(lambda n: turns(n, WIDTH), SIZES["tokens"], SMOKE["tokens"], "sizes"),
+        "width": Study(lambda n: turns(TOKENS, n), SIZES["width"], SMOKE["width"], "sizes"),
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(options.out, results)
+    run_studies(
+        __doc__, OUT, studies, ROUNDS, REPEATS, tokens=TOKENS, width=WIDTH, heads=HEADS
+    )
 
 
 if __name__ == "__main__":

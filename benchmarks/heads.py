@@ -15,7 +15,6 @@ it or none of it; started again, the script goes on with what is missing.
 All runs take five to ten minutes on one core.
 """
 
-import argparse
 import shlex
 import sys
 import time
@@ -106,13 +105,7 @@ def about() -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=OUT, help="the result file")
-    parser.add_argument("--list", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    results = ablation.load(options.out, about)
-    ablation.do_missing(all_runs(), train, results, options)
+    ablation.run_all(__doc__, OUT, about, all_runs(), train)
 
 
 if __name__ == "__main__":

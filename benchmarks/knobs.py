@@ -13,7 +13,6 @@ it or none of it; started again, the script goes on with what is missing.
 All runs take about a quarter of an hour on one core.
 """
 
-import argparse
 import shlex
 import sys
 import time
@@ -107,13 +106,7 @@ def about() -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=OUT, help="the result file")
-    parser.add_argument("--list", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    results = ablation.load(options.out, about)
-    ablation.do_missing(all_runs(), train, results, options)
+    ablation.run_all(__doc__, OUT, about, all_runs(), train)
 
 
 if __name__ == "__main__":

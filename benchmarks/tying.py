@@ -21,7 +21,6 @@ written after every run, all of it or none of it; started again, the script
 goes on with what is missing. All runs take about four minutes on one core.
 """
 
-import argparse
 import json
 import shlex
 import sys
@@ -170,25 +169,9 @@ def about() -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=OUT, help="the result file")
-    parser.add_argument("--list", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    results = ablation.load(options.out, about)
-    missing = [run for run in all_runs() if run.name not in results["runs"]]
-    if options.list:
-        print(*(run.name for run in missing), sep="\n")
-        return
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    for number, run in enumerate(missing, start=1):
-        results["runs"][run.name] = found = train(run)
-        ablation.write(options.out, results)
-        print(
-            f"{number}/{len(missing)} {run.name}: right {found['right']:.3f}, "
-            f"{found['cpu_seconds']:.0f} s",
-            flush=True,
-        )
+    ablation.run_all(
+        __doc__, OUT, about, all_runs(), train, lambda found: f"right {found['right']:.3f}"
+    )
 
 
 if __name__ == "__main__":

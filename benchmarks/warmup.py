@@ -16,8 +16,6 @@ script goes on with what is missing. All runs take about three minutes on one
 core.
 """
 
-import argparse
-import json
 import os
 import platform
 import sys
@@ -34,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.ablation import write
+from benchmarks import ablation
 from transformer18.build import book_parts
 from transformer18.config import TransformerConfig
 from transformer18.transformer import EncoderOnly
@@ -124,28 +122,11 @@ def about() -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=OUT, help="the result file")
-    parser.add_argument("--list", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    results = {"about": about(), "runs": {}}
-    if options.out.exists():
-        results = json.loads(options.out.read_text(encoding="utf-8"))
-    missing = [run for run in all_runs() if run.name not in results["runs"]]
-    if options.list:
-        print(*(run.name for run in missing), sep="\n")
-        return
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    for number, run in enumerate(missing, start=1):
-        found = train(run)
-        results["runs"][run.name] = found
-        write(options.out, results)
-        print(
-            f"{number}/{len(missing)} {run.name}: loss {found['loss'][-1]:.3f}, "
-            f"{found['cpu_seconds']:.0f} s",
-            flush=True,
-        )
+    ablation.run_all(
+        __doc__, OUT, about, all_runs(), train,
+        told=lambda found: f"loss {found['loss'][-1]:.3f}",
+        same=lambda about: about["sizes"] == SIZES,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The benchmarks run, compare like with like, and their files are true."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -223,37 +224,23 @@ def test_warmup():
     assert abs(found["loss"][0] - kept["loss"][0]) < 0.05
 
 
-def test_attention_times(tmp_path):
-    from benchmarks import attention_times
-
+@pytest.mark.parametrize("name", ["attention_times", "encoder_cost"])
+def test_times(name, tmp_path):
+    """The stored file is of a quiet machine, and the script runs in small."""
+    script = importlib.import_module(f"benchmarks.{name}")
     out = tmp_path / "found.json"
-    script = [sys.executable, attention_times.__file__, "--smoke", "--out", str(out)]
-    done = subprocess.run(script, capture_output=True, text=True)
+    command = [sys.executable, script.__file__, "--smoke", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found, stored = json.loads(out.read_text()), json.loads(attention_times.OUT.read_text())
+    found, stored = json.loads(out.read_text()), json.loads(script.OUT.read_text())
     assert stored["about"]["machine"] == "quiet" and found["about"].keys() == stored["about"].keys()
-    for name, study in found["studies"].items():
-        kept = stored["studies"][name]
-        assert study["cpu_seconds"].keys() == kept["cpu_seconds"].keys()
+    for study, now in found["studies"].items():
+        kept = stored["studies"][study]
+        assert now.keys() == kept.keys()
+        assert now["cpu_seconds"].keys() == kept["cpu_seconds"].keys()
+        (sizes,) = (kept[key] for key in kept if key != "cpu_seconds")
         for rows in kept["cpu_seconds"].values():
-            assert len(rows) == len(kept["lengths"])
-            assert all(0 < low <= median <= high for median, low, high in rows)
-
-
-def test_encoder_cost(tmp_path):
-    from benchmarks import encoder_cost
-
-    out = tmp_path / "found.json"
-    script = [sys.executable, encoder_cost.__file__, "--smoke", "--out", str(out)]
-    done = subprocess.run(script, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found, stored = json.loads(out.read_text()), json.loads(encoder_cost.OUT.read_text())
-    assert stored["about"]["machine"] == "quiet" and found["about"].keys() == stored["about"].keys()
-    for name, study in found["studies"].items():
-        kept = stored["studies"][name]
-        assert study["cpu_seconds"].keys() == kept["cpu_seconds"].keys()
-        for rows in kept["cpu_seconds"].values():
-            assert len(rows) == len(kept["sizes"])
+            assert len(rows) == len(sizes)
             assert all(0 < low <= median <= high for median, low, high in rows)
 
 
