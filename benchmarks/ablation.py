@@ -170,9 +170,7 @@ def train(run: Run) -> dict:
         **asdict(run),
         "parameters": count_parameters(model),
         "cpu_seconds": round(time.process_time() - began, 1),
-        "history": [
-            {name: round(record[name], 4) for name in KEPT} for record in history
-        ],
+        "history": kept(history),
     }
 
 
@@ -185,10 +183,15 @@ def write(path: Path, results: dict) -> None:
     write_atomically(path, text.encode())
 
 
-def about() -> dict:
+def kept(history: list[dict]) -> list[dict]:
+    """The records of a learning curve as they are stored."""
+    return [{name: round(record[name], 4) for name in KEPT} for record in history]
+
+
+def about(script: str = "ablation", **more) -> dict:
     """What someone needs to make the file again."""
     return {
-        "command": shlex.join(["python", "benchmarks/ablation.py"]),
+        "command": shlex.join(["python", f"benchmarks/{script}.py"]),
         "date": datetime.now(UTC).date().isoformat(),
         "hardware": f"{os.cpu_count()} CPU cores, one thread, no GPU",
         "python": platform.python_version(),
@@ -198,6 +201,7 @@ def about() -> dict:
         "max_tokens": MAX_TOKENS,
         "n_dev": N_DEV,
         "recipe": asdict(MINI_RECIPE),
+        **more,
     }
 
 

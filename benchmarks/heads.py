@@ -15,7 +15,6 @@ it or none of it; started again, the script goes on with what is missing.
 All runs take five to ten minutes on one core.
 """
 
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -93,15 +92,13 @@ def train(run: Run, steps: int = STEPS, eval_every: int = EVAL_EVERY) -> dict:
         "parameters": count_parameters(model),
         "cpu_seconds": round(time.process_time() - began, 1),
         "distance": {"before": before, "after": distances(model, task)},
-        "history": [{name: round(record[name], 4) for name in ablation.KEPT} for record in history],
+        "history": ablation.kept(history),
     }
 
 
 def about() -> dict:
     """What someone needs to make the file again."""
-    shared = ablation.about()
-    shared |= {"command": shlex.join(["python", "benchmarks/heads.py"])}
-    return shared | {"steps": STEPS, "heads": list(HEADS)}
+    return ablation.about("heads", steps=STEPS, heads=list(HEADS))
 
 
 def main() -> None:

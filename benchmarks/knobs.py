@@ -13,7 +13,6 @@ it or none of it; started again, the script goes on with what is missing.
 All runs take about a quarter of an hour on one core.
 """
 
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -91,18 +90,13 @@ def train(run: Run, steps: int = STEPS, eval_every: int = EVAL_EVERY) -> dict:
         **asdict(run),
         "parameters": count_parameters(model),
         "cpu_seconds": round(time.process_time() - began, 1),
-        "history": [
-            {name: round(record[name], 4) for name in ablation.KEPT}
-            for record in history
-        ],
+        "history": ablation.kept(history),
     }
 
 
 def about() -> dict:
     """What someone needs to make the file again."""
-    shared = ablation.about()
-    shared |= {"command": shlex.join(["python", "benchmarks/knobs.py"])}
-    return shared | {"steps": STEPS, "knobs": KNOBS}
+    return ablation.about("knobs", steps=STEPS, knobs=KNOBS)
 
 
 def main() -> None:

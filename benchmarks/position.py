@@ -21,7 +21,6 @@ after every run, all of it or none of it; started again, the script goes on
 with what is missing. All runs take about nine minutes on one core.
 """
 
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -166,10 +165,7 @@ def train(run: Run, steps: int | None = None, eval_every: int = EVAL_EVERY) -> d
         **asdict(run),
         "parameters": count_parameters(model),
         "cpu_seconds": round(time.process_time() - began, 1),
-        "history": [
-            {name: round(record[name], 4) for name in ablation.KEPT}
-            for record in history
-        ],
+        "history": ablation.kept(history),
     }
     if run.study != "way":
         found |= {"groups": judged(model, task, everything)}
@@ -198,9 +194,7 @@ def judged(model: nn.Module, task: Task, pairs: list) -> dict:
 
 def about() -> dict:
     """What someone needs to make the file again."""
-    shared = ablation.about()
-    shared |= {"command": shlex.join(["python", "benchmarks/position.py"])}
-    return shared | {"steps": STEPS, "groups": GROUPS}
+    return ablation.about("position", steps=STEPS, groups=GROUPS)
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "src"))
 import torch
 from sacrebleu import BLEU
 
+from transformer18.config import count_parameters
 from transformer18.corpus import read_corpus
 from transformer18.evaluation import scores
 from transformer18.runs import read_json, read_metrics, write_json
@@ -105,7 +106,7 @@ def record(options) -> dict:
         "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
         "recorded_by": shlex.join(["python", "benchmarks/record.py", *sys.argv[1:]]),
         **story,
-        "parameters": sum(p.numel() for p in translator.model.parameters()),
+        "parameters": count_parameters(translator.model),
         "minutes": round(records[-1]["seconds"] / 60, 1),
         "metrics": [{k: round(r[k], 4) for k in KEPT} for r in records],
         "tests": {

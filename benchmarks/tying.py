@@ -22,7 +22,6 @@ goes on with what is missing. All runs take about four minutes on one core.
 """
 
 import json
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -144,7 +143,7 @@ def train_mini(run: Run) -> dict:
     torch.manual_seed(run.seed)
     model = make_transformer(config, parts)
     history = learning_curve(model, task, recipe, seed=run.seed, max_tokens=MAX_TOKENS)
-    kept = [{key: round(record[key], 4) for key in ablation.KEPT} for record in history]
+    kept = ablation.kept(history)
     return {
         "parameters": count_parameters(model),
         "right": kept[-1]["metric"],
@@ -163,9 +162,8 @@ def train(run: Run) -> dict:
 
 def about() -> dict:
     """What someone needs to make the file again."""
-    shared = ablation.about()
-    shared |= {"command": shlex.join(["python", "benchmarks/tying.py"])}
-    return shared | {"variants": {name: list(use) for name, use in chapter()["variants"].items()}}
+    variants = {name: list(use) for name, use in chapter()["variants"].items()}
+    return ablation.about("tying", variants=variants)
 
 
 def main() -> None:
