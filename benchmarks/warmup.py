@@ -8,8 +8,8 @@
 An encoder-only model of twelve narrow blocks learns to say six random tokens
 backwards. The norm stands after the addition or before the sublayer; the
 learning rate rises for a hundred steps or is there in full from the first;
-the initial weights are Xavier's for each matrix by itself, or the smaller ones
-that the package gives its attention. Three seeds each: a seed settles the
+the initial weights are Xavier's for each matrix by itself, or the package's
+own, smaller by a factor of 1.4 to 2. Three seeds each: a seed settles the
 initial weights and the tokens. Results go to benchmarks/results/warmup.json,
 which is written after every run, all of it or none of it; started again, the
 script goes on with what is missing. All runs take about three minutes on one
