@@ -198,6 +198,18 @@ def test_heads():
     assert found.keys() == stored["runs"]["8/0"].keys()
 
 
+def test_bend():
+    """As for the heads; and the straight model has all its parameters."""
+    from benchmarks import ablation, bend
+
+    stored = json.loads(bend.OUT.read_text())
+    assert ablation.same_task(stored["about"])
+    assert list(stored["runs"]) == [run.name for run in bend.all_runs()]
+    found = bend.train(bend.Run(0, steps=4))
+    assert [record["step"] for record in found["history"]] == [4]
+    assert {run["parameters"] for run in stored["runs"].values()} == {found["parameters"]}
+
+
 def test_tying():
     """The stored file is of chapter 9's variants, and a run comes out the same."""
     from benchmarks import tying
