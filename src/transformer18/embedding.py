@@ -28,7 +28,7 @@ class TokenEmbedding(nn.Module):
         nn.init.normal_(self.weight, std=1 / self.scale)
 
     def forward(self, ids: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():  # chapter 17
             check_ids(ids, self.weight.size(0))
         return F.embedding(ids, self.weight) * self.scale
 
@@ -41,7 +41,7 @@ def check_ids(ids: Tensor, vocab_size: int) -> None:
     """
     if ids.device.type != "cpu" or ids.numel() == 0:
         return
-    low, high = (int(end) for end in ids.aminmax())
+    low, high = (int(end) for end in ids.aminmax())  # in one pass
     if low < 0 or high >= vocab_size:
         raise IndexError(
             f"token id {low if low < 0 else high} is outside the "

@@ -50,9 +50,9 @@ class Tokenizer(Pieces):
 
     The same methods as `Vocabulary` (chapter 0), for text of any kind:
     what is not in the vocabulary is written in smaller pieces, in the
-    end single bytes, so that no word is unknown and decoding gives the
-    sentence back (but runs of blanks become one, blanks at the ends are
-    dropped, and a ▁ becomes a blank).
+    end single bytes (unless trained without them), so that no word is
+    unknown and decoding gives the sentence back (but runs of blanks
+    become one, blanks at the ends go, and a ▁ becomes a blank).
     """
 
     def encode(self, sentence: str) -> list[int]:
@@ -72,7 +72,7 @@ class Tokenizer(Pieces):
         return self.pieces.encode(sentence, out_type=str)
 
     def unknown_words(self, sentence: str) -> list[str]:
-        """None, as every word has its bytes (see `Vocabulary`)."""
+        """None: with bytes no word is unknown (see `Vocabulary`)."""
         return []
 
 # %% ../../book/07_embedding.ipynb #140b2b04
@@ -94,11 +94,12 @@ def train_tokenizer(
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences), model_writer=model,
             vocab_size=vocab_size, model_type="bpe",
-            character_coverage=1.0, byte_fallback=byte_fallback,
-            normalization_rule_name="identity", hard_vocab_limit=exact,
+            byte_fallback=byte_fallback, hard_vocab_limit=exact,
+            character_coverage=1.0,  # rare characters get an id, too
+            normalization_rule_name="identity",  # text as it stands
             pad_id=PAD, bos_id=BEGIN, eos_id=END, unk_id=UNKNOWN,
             max_sentence_length=2**24,  # bytes; else it skips long lines
-            minloglevel=2, num_threads=1,
+            minloglevel=2, num_threads=1,  # errors only; reproducible
         )
     except RuntimeError as error:
         raise ValueError(
