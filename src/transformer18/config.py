@@ -19,7 +19,7 @@ def check_sizes(config) -> None:
         sizes.append("tgt_vocab_size")
     for name in [*sizes, "max_length"]:
         value = getattr(config, name)
-        if not isinstance(value, int) or value < 1:
+        if type(value) is not int or value < 1:  # True is an int, too
             raise ValueError(
                 f"{name} must be an integer of at least 1, not {value!r}"
             )
@@ -29,27 +29,26 @@ def check_sizes(config) -> None:
             f"{config.n_heads}: every head gets d_model / n_heads "
             "features"
         )
-    if not 0 <= config.dropout < 1:
-        raise ValueError(
-            f"dropout must lie in [0, 1), not {config.dropout!r}"
-        )
+    p = config.dropout
+    if not isinstance(p, int | float) or not 0 <= p < 1:
+        raise ValueError(f"dropout must lie in [0, 1), not {p!r}")
 
 # %% ../../book/03_architecture.ipynb #3f7d1acf
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The sizes of a Transformer, in the paper's names (Table 3).
+    """The sizes of a Transformer, in names near the paper's (Table 3).
 
     ValueError, naming the field, for sizes that make no model. Chapter 3.
     """
 
     src_vocab_size: int  # V of the source
-    tgt_vocab_size: int | None = None  # None: one vocabulary for both
+    tgt_vocab_size: int | None = None  # None: both share one, tied
     d_model: int = 512  # D, width of every token vector
     n_heads: int = 8  # H, heads of every attention
     n_layers: int = 6  # N, blocks in the encoder, and in the decoder
     d_ff: int = 2048  # F, inner width of the feed-forward network
     dropout: float = 0.1  # on sublayer outputs and embeddings (5.4)
-    norm_first: bool = False  # False: post-norm, as in the paper
+    norm_first: bool = False  # norm before a sublayer; paper: after it
     tie_embeddings: bool = True  # output layer = target embedding (3.4)
     max_length: int = 1024  # rows of a learned position table
 
@@ -106,12 +105,12 @@ def parameter_budget(config: TransformerConfig) -> dict[str, int]:
     attention = 4 * D * D  # W_Q, W_K, W_V, W_O
     feed_forward = D * F + F + F * D + D  # W_1, b_1, W_2, b_2
     norm = 2 * D  # gain and bias
-    vocabularies = config.src_vocab_size * D
+    embeddings = config.src_vocab_size * D
     if config.tgt_vocab_size is not None:
-        vocabularies += config.tgt_vocab_size * D
+        embeddings += config.tgt_vocab_size * D
     output = 0 if config.tie_embeddings else config.output_size * D
     return {
-        "embeddings": vocabularies,
+        "embeddings": embeddings,
         "encoder attention": N * attention,
         "encoder feed-forward": N * feed_forward,
         "encoder norms": (2 * N + config.norm_first) * norm,
@@ -128,15 +127,17 @@ class Parts:
     """The parts of a Transformer, each as a factory.
 
     The architecture (chapters 4 to 6) says what stands where; the parts
-    say what each thing is. An ablation is another `Parts`:
-    `dataclasses.replace(book_parts(), feed_forward=...)`.
+    say what each thing is. To take one out or put another in, replace it:
+    `dataclasses.replace(book_parts(), feed_forward=...)` (chapter 16).
 
     attention(config)      module(query, key, value, *, mask, cache,
                            need_weights): (B, T, D), (B, S, D) twice ->
-                           (B, T, D), with need_weights also (B, H, T, S)
+                           (B, T, D), with need_weights also its weights
+                           (B, H, T, S); cache: None, or keys and values
+                           of tokens written before (chapter 13)
     feed_forward(config)   module: (B, T, D) -> (B, T, D)
     add_norm(config)       module(x, sublayer): (B, T, D) -> (B, T, D)
-    final_norm(config)     module after the last block (pre-norm only)
+    final_norm(config)     module after the last block (norm_first only)
     embedding(config, V)   module with `.weight` (V, D): ids -> (B, T, D)
     position(config)       module(x, start=0): adds places, then dropout
     source_mask(ids)       (B, S) -> mask over source positions, or None

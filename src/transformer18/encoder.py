@@ -17,7 +17,8 @@ class EncoderBlock(nn.Module):
     """Self-attention, Add & Norm; feed-forward, Add & Norm.
 
     forward(x, mask=None, cache=None): (B, S, D) -> (B, S, D).
-    mask as in `Parts`; cache for decoder-only models (chapter 13).
+    mask as in `Parts`. An encoder needs no cache; a model that writes
+    with such blocks alone may have one (chapters 6 and 13).
     Paper 3.1. Chapter 4.
     """
 
@@ -60,7 +61,7 @@ class TorchAttention(nn.Module):
     """`nn.MultiheadAttention` behind the masks and names of `Parts`.
 
     Asked for weights, it computes twice: where a query may look at
-    nothing, torch's way to the weights gives NaN, the other way zero.
+    nothing, torch gives NaN with the weights, and zero without.
     """
 
     def __init__(self, d_model: int, n_heads: int):
@@ -79,21 +80,23 @@ class TorchAttention(nn.Module):
                 "nn.MultiheadAttention has no key/value cache: decode "
                 "without one, or build the model from book_parts()"
             )
+        hidden = None  # torch's kind of mask: True = hidden
         if mask is not None:
             if mask.dtype != torch.bool:
                 raise TypeError(
                     "a mask is boolean (True = may attend), not "
-                    f"{mask.dtype}: compare first, as in ids != PAD"
-                )
+                    f"{mask.dtype}: compare first, as in ids != PAD")
             B, T, S = query.size(0), query.size(1), key.size(1)
             mask = mask.expand(B, self.n_heads, T, S)
-            mask = ~mask.reshape(B * self.n_heads, T, S)  # True = hidden
-        call = dict(attn_mask=mask, average_attn_weights=False)
+            hidden = ~mask.reshape(B * self.n_heads, T, S)
+        call = dict(attn_mask=hidden, average_attn_weights=False)
         out, _ = self.inner(query, key, value, need_weights=False, **call)
         if not need_weights:
             return out
         _, weights = self.inner(query, key, value, **call)
-        return out, weights.nan_to_num(0.0)  # a row that sees nothing
+        if mask is not None:  # rows that see nothing: NaN to zero
+            weights = weights.masked_fill(~mask.any(-1, True), 0.0)
+        return out, weights
 
 # %% ../../book/04_encoder.ipynb #76efea40
 class TorchAddNorm(nn.Module):
