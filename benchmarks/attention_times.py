@@ -15,6 +15,15 @@ round to round. Kept are the CPU seconds of one thread: the median of the
 rounds, the lowest and the highest. The load of the machine is written beside
 them: run it where nothing else runs. Results go to
 benchmarks/results/attention_times.json, all of them or none.
+
+glibc never serves a block of more than 32 MiB from its heap: it maps it anew
+for each tensor, which by itself more than doubles the time of the additive
+score from 512 tokens on. To leave that out:
+
+    MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=68719476736 \\
+        python benchmarks/attention_times.py
+
+The command in the result file has these settings in it.
 """
 
 import argparse
@@ -32,13 +41,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import torch
-from torch import nn
 
 from benchmarks.training_step import load, machine
 from transformer18.attention import attention
 from transformer18.build import make_transformer
 from transformer18.config import TransformerConfig
 from transformer18.masking import KeyValueCache
+from transformer18.rnn import AdditiveScore
 from transformer18.runs import write_json
 from transformer18.scaled_dot_product import scaled_dot_product_attention
 from transformer18.vocabulary import UNKNOWN
@@ -51,26 +60,11 @@ SMOKE = {"attention": (4, 8), "decoding": (1, 4)}
 ROUNDS, REPEATS = 15, 5  # a turn is so many repeats; one more round warms up
 
 
-class AdditiveScore(nn.Module):
-    """That of chapter 11: v · tanh(W_q q + W_k k), hidden width `WIDTH`."""
-
-    def __init__(self):
-        super().__init__()
-        self.of_query = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.of_key = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.sum_up = nn.Linear(WIDTH, 1, bias=False)
-
-    def forward(self, query, key):
-        q = self.of_query(query)[..., :, None, :]
-        k = self.of_key(key)[..., None, :, :]
-        return self.sum_up((q + k).tanh()).squeeze(-1)
-
-
 def attention_turns(T: int) -> dict[str, Callable]:
     """What each way of attending does in one turn, at T tokens."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, T, WIDTH, requires_grad=True) for _ in range(3))
-    score, call = AdditiveScore(), scaled_dot_product_attention
+    score, call = AdditiveScore(WIDTH, WIDTH, WIDTH), scaled_dot_product_attention
     ways = {
         "additive": lambda: attention(q, k, v, score=score)[0],
         "readable": lambda: call(q, k, v, need_weights=True)[0],
@@ -153,9 +147,10 @@ def run_studies(doc: str, out: Path, studies: dict[str, Study], rounds, repeats,
         for name, study in studies.items()
     }
     loads = [before, load()]  # processes that want to run, before and after
+    allocator = [f"{k}={v}" for k, v in os.environ.items() if k.startswith("MALLOC_")]
     results = {
         "about": {
-            "command": shlex.join(["python", f"benchmarks/{out.stem}.py"]),
+            "command": shlex.join([*allocator, "python", f"benchmarks/{out.stem}.py"]),
             "date": datetime.now(UTC).date().isoformat(),
             "hardware": f"{os.cpu_count()} CPU cores, one thread, no GPU",
             "torch": torch.__version__,

@@ -40,8 +40,8 @@ def next_token(
 def greedy_search(model, src_ids: Tensor, max_length=None) -> Tensor:
     """Translate ids (B, S), each ending in `end`, to ids (B, T).
 
-    max_length  target tokens at most; the paper's limit, source length
-                + 50 (6.1), if not given
+    max_length  target tokens at most; if not given S + 50, the paper's
+                limit (6.1), for the longest source of the batch
 
     The model is left in eval mode.
     """

@@ -35,7 +35,8 @@ def target_mask(ids: Tensor, start: int = 0) -> Tensor | None:
     """The causal mask for target ids (B, T); None for a single token.
 
     Padding on the right needs no mask of its own: no real position may
-    look that far. A single token sees all that came before it.
+    look that far. (On the left it would: that is not served here.) A
+    single token sees all that came before it.
     """
     if ids.size(1) == 1:
         return None
@@ -48,7 +49,7 @@ class KeyValueStore:
     Self-attention appends to its own (grown), cross-attention computes
     its own once (fixed). Memory for max_length tokens is taken on first
     use, so that a step copies nothing but its new token. A cache serves
-    one batch of sentences; the next batch needs a new one.
+    one batch, of R rows; the next batch needs a new one.
     """
 
     def __init__(self, max_length: int):
@@ -58,9 +59,10 @@ class KeyValueStore:
         self.fixed: dict[nn.Module, tuple] = {}  # two of (B, H, S, K)
 
     def append(self, owner: nn.Module, keys: Tensor, values: Tensor):
-        """Add (R, H, T, K) twice; all now, (R, H, length + T, K) twice.
+        """Add the keys and values of T tokens, give back those of all.
 
-        Raises ValueError when that exceeds max_length.
+        (R, H, T, K) each -> (R, H, length + T, K) each. Raises
+        ValueError when that exceeds max_length.
         """
         R, H, T, K = keys.shape
         end, most = self.length + T, self.max_length

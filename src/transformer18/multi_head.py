@@ -39,7 +39,7 @@ class Projections(nn.Module):
         stacked = self.weight[first:last].flatten(0, 1)  # (n D, D)
         y = F.linear(x, stacked)  # (B, T, n D)
         n, h = last - first, self.n_heads
-        return rearrange(y, "b t (n h k) -> n b h t k", n=n, h=h)
+        return rearrange(y, "B T (n H K) -> n B H T K", n=n, H=h)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor):
         if query is key is value:
@@ -81,7 +81,8 @@ class MultiHeadAttention(nn.Module):
 
     mask   boolean, True = may attend, broadcastable to (B, H, T, S)
     cache  a `KeyValueCache` (chapter 13), see `look_up`
-    query  may have m rows (hypotheses of a beam) for each row of keys
+    query  may have m rows (rival translations) for each row of keys; the
+           weights are then (B, H, m T, S)
     """
 
     def __init__(self, d_model: int, n_heads: int):
@@ -95,13 +96,13 @@ class MultiHeadAttention(nn.Module):
     ):
         q, k, v = look_up(self.projections, query, key, value, cache)
         m = q.size(0) // k.size(0)  # hypotheses of one sentence
-        q = rearrange(q, "(b m) h t k -> b h (m t) k", m=m)
+        q = rearrange(q, "(B m) H T K -> B H (m T) K", m=m)
         out = scaled_dot_product_attention(
             q, k, v, mask=mask, need_weights=need_weights
         )
         if need_weights:
             out, weights = out
-        out = rearrange(out, "b h (m t) k -> (b m) t (h k)", m=m)
+        out = rearrange(out, "B H (m T) K -> (B m) T (H K)", m=m)
         out = self.output(out)
         return (out, weights) if need_weights else out
 

@@ -31,7 +31,10 @@ def slow_in_16_bits(query: Tensor) -> bool:
 
 
 def in_float32(query: Tensor, key: Tensor, value: Tensor, *, attn_mask):
-    """The fused kernel in 32 bits on inputs, and for a result, in 16."""
+    """The fused kernel on 32-bit copies; the result is in 16 bits again.
+
+    (Autocast would turn the copies back to 16.)
+    """
     q, k, v = query.float(), key.float(), value.float()
     with torch.autocast("cpu", enabled=False):
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
@@ -50,8 +53,8 @@ def scaled_dot_product_attention(
 
     Shapes and mask as in `attention` (chapter 9). Returns the averages
     (..., T, C), with need_weights a pair (averages, weights). Without
-    weights one fused kernel does it all and never holds the (T, S)
-    matrix; the weights are computed only where somebody asks.
+    weights the library's call does it all: where it has a fused kernel
+    (on a CPU: four axes, and C = K), that keeps no (T, S) weights.
     """
     check_mask(mask)
     if need_weights:
