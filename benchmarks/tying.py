@@ -118,14 +118,16 @@ def shared_attention(config: TransformerConfig, use) -> MultiHeadAttention:
 
 def train_one_head(run: Run) -> dict:
     """Accuracy on new sentences, how often the token itself is named, and
-    the lengths of the projected positions."""
+    the mean length, over tokens, of a query at each place."""
     names = chapter()
     model = names["trained"](
         names["variants"][run.variant], run.setting == "added", run.steps, run.seed
     )
     right, itself = names["share_naming"](model), names["share_naming"](model, back=0)
     with torch.no_grad():
-        lengths = model.q(sinusoids(32, 32)).norm(dim=-1).tolist()
+        tokens = model.embedding(torch.arange(16))[:, None]  # (16, 1, D)
+        queries = model.q(tokens + sinusoids(32, 32))  # (16, T, D)
+        lengths = queries.norm(dim=-1).mean(dim=0).tolist()
     return {
         "parameters": count_parameters(model),
         "right": round(right, 4),
