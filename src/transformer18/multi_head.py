@@ -95,7 +95,7 @@ class MultiHeadAttention(nn.Module):
         mask=None, cache=None, need_weights=False,
     ):
         q, k, v = look_up(self.projections, query, key, value, cache)
-        m = q.size(0) // k.size(0)  # hypotheses of one sentence
+        m = q.size(0) // k.size(0)  # rival translations of a sentence
         q = rearrange(q, "(B m) H T K -> B H (m T) K", m=m)
         out = scaled_dot_product_attention(
             q, k, v, mask=mask, need_weights=need_weights
