@@ -5,18 +5,22 @@
     python benchmarks/recurrence.py --list     name them, run nothing
     python benchmarks/recurrence.py --out other.json
 
-Five studies; those that train have three seeds:
+Seven studies; those that train have three seeds:
 
     clauses  the GRU baseline and the Transformer `mini`, of the same size,
-             on mini German with subordinate clauses; and the GRU without
-             its attention
+             on mini German with subordinate clauses, both with and without
+             label smoothing; and the GRU with its attention switched off
     joined   both on one to four sentences in a row, judged on one to six;
              and what is left of the first word in the GRU's encoder
+    single   the GRU on the sentences of `joined`, one at a time; what is
+             left of the first word in the same long texts
     first    steps until a layer has learnt to name the first of S tokens:
-             GRU and LSTM as they come and with gates that begin nearly
-             shut, and self-attention
+             GRU and LSTM as they come, both with gates that keep 95 % at
+             first, and self-attention
     layer    what a GRU layer and a self-attention layer of the same width
-             take, forward and backward, by length and width
+             take, forward and backward, by length and width, for one
+             sequence
+    batch    the same for 32 sequences at once
     write    what one more token takes after so many
 
 A seed settles the sentences, the initial weights, the order of batches and
@@ -25,7 +29,9 @@ one from round to round; kept are CPU seconds of one thread, the median of the
 rounds, the lowest and the highest, and the load of the machine. Results go to
 benchmarks/results/recurrence.json, which is written after every run, all of
 it or none of it; started again, the script goes on with what is missing. All
-runs take about ten minutes on one core.
+runs take about fifteen minutes on one core. The load is what the machine has
+to do besides: time where nothing else runs. To time anew, remove the runs
+`layer/`, `batch/` and `write/` from the file, or give --out another one.
 """
 
 import sys
@@ -58,18 +64,23 @@ from transformer18.runs import MINI_RECIPE, Task, judge, mini_german_task
 from transformer18.vocabulary import Vocabulary
 
 OUT = ROOT / "benchmarks" / "results" / "recurrence.json"
-STEPS = {"clauses": 400, "joined": 1000}  # updates, by study
+STEPS = {"clauses": 400, "joined": 1000, "single": 1000}  # updates, by study
 EVAL_EVERY = 100
 LEARNT, JUDGED = (1, 2, 3, 4), (1, 2, 3, 4, 5, 6)  # sentences in a row
 N_TRAIN, N_DEV = 12_000, 100  # texts in all, and texts of each kind
 FADING = (2, 4, 8, 16, 24, 32, 48)  # words of the texts that are read
-BLIND = "GRU, no attention"
-MODELS = {"clauses": ("GRU", "Transformer", BLIND), "joined": ("GRU", "Transformer")}
+BLIND, PLAIN = "GRU, no attention", ", no smoothing"
+MODELS = {
+    "clauses": ("GRU", "Transformer", BLIND, "GRU" + PLAIN, "Transformer" + PLAIN),
+    "joined": ("GRU", "Transformer"),
+    "single": ("GRU",),
+}
 KINDS = ("GRU", "GRU, gate 3", "LSTM", "LSTM, gate 3", "attention")
 GATE = 3.0  # keeps 95 % of the state at every step, at first
 DISTANCES, LIMIT = (8, 16, 32, 64), 500  # tokens; steps at most
 LENGTHS = tuple(2**n for n in range(3, 12))  # 8 … 2048
 SOME = (8, 64, 512, 2048, 8192)  # at the smaller width
+BATCH, BATCHED = 32, (8, 64)  # sequences at once, and their lengths
 NARROW, WIDE, HEADS = 64, 256, 4
 ROUNDS = 7  # two for more than 2,048 tokens; one more round warms up
 
@@ -103,6 +114,9 @@ def all_runs() -> Iterator[Run]:
         yield Run("write", f"width {WIDE}", n)
     for n in SOME:
         yield Run("layer", f"width {NARROW}", n)
+    for width in (NARROW, WIDE):
+        for n in BATCHED:
+            yield Run("batch", f"width {width}", n)
 
 
 @cache
@@ -184,15 +198,20 @@ def train_translator(run: Run, steps: int | None = None) -> dict:
         by_number = {1: task.dev}
     else:
         task, by_number = joined_task(seed)
+    if run.study == "single":
+        commas = [[side.split(" , ") for side in pair] for pair in task.train]
+        alone = [pair for sides in commas for pair in zip(*sides, strict=True)]
+        task = replace(task, train=alone)
     torch.manual_seed(seed)
     model, found = make_model(run.what, len(task.tokenizer)), {}
-    if run.study == "joined":
+    if run.study != "clauses":
         some = [ids for ids, _ in task.ids(by_number[6]) if len(ids) >= max(FADING)][:20]
-    if run.study == "joined" and run.what == "GRU":
+    if run.study != "clauses" and run.what == "GRU":
         found["left_before"] = left_of_first(model.eval(), some)
     recipe = replace(
         MINI_RECIPE, steps=steps or STEPS[run.study], eval_every=EVAL_EVERY, stop_at=2.0,
-        factor=FACTORS["Transformer" if run.what == "Transformer" else "GRU"],
+        factor=FACTORS["GRU" if run.what.startswith("GRU") else "Transformer"],
+        smoothing=0.0 if run.what.endswith(PLAIN) else MINI_RECIPE.smoothing,
     )  # fmt: skip
     began = time.process_time()
     by_loss = replace(task, metric="negative loss")
@@ -218,7 +237,7 @@ def train_translator(run: Run, steps: int | None = None) -> dict:
 
 
 class Reader(nn.Module):
-    """A recurrence; its gates may begin nearly shut."""
+    """A recurrence; its gates may begin by keeping nearly everything."""
 
     def __init__(self, kind: str, D: int):
         super().__init__()
@@ -227,8 +246,6 @@ class Reader(nn.Module):
             with torch.no_grad():
                 bias, _ = self.rnn.bias_ih_l0, self.rnn.bias_hh_l0.zero_()
                 bias[D : 2 * D] = GATE
-                if kind.startswith("LSTM"):
-                    bias[:D] = -GATE  # the input gate: as little comes in
 
     def forward(self, x):
         return self.rnn(x)[0]
@@ -277,10 +294,10 @@ def learn_first(run: Run, D: int = 32, limit: int = LIMIT) -> dict:
     }
 
 
-def layer_turns(n: int, D: int) -> dict[str, Callable]:
-    """One sequence of n vectors through a layer and back."""
+def layer_turns(n: int, D: int, B: int = 1) -> dict[str, Callable]:
+    """Sequences of n vectors through a layer and back."""
     torch.manual_seed(0)
-    x = torch.randn(1, n, D, requires_grad=True)
+    x = torch.randn(B, n, D, requires_grad=True)
     layers = {name: make_layer(name, D) for name in ("GRU", "attention")}
     return {name: lambda layer=layer: layer(x).sum().backward() for name, layer in layers.items()}
 
@@ -312,6 +329,8 @@ def measure_time(run: Run) -> dict:
     width = int(run.what.removeprefix("width "))
     if run.study == "layer":
         turns, repeats = layer_turns(run.size, width), max(1, 256 // run.size)
+    elif run.study == "batch":
+        turns, repeats = layer_turns(run.size, width, BATCH), max(1, 64 // run.size)
     else:
         turns, repeats = write_turns(run.size, width), 20
     rounds = 2 if run.size > LENGTHS[-1] else ROUNDS
@@ -324,7 +343,7 @@ def measure_time(run: Run) -> dict:
 
 def train(run: Run) -> dict:
     """What is kept of one run."""
-    do = {"clauses": train_translator, "joined": train_translator, "first": learn_first}
+    do = dict.fromkeys(MODELS, train_translator) | {"first": learn_first}
     return asdict(run) | do.get(run.study, measure_time)(run)
 
 
@@ -341,9 +360,10 @@ def told(found: dict) -> str:
 def about() -> dict:
     """What someone needs to make the file again."""
     return ablation.about(
-        "recurrence", steps=STEPS, eval_every=EVAL_EVERY, factors=FACTORS,
+        "recurrence", steps=STEPS, eval_every=EVAL_EVERY,
+        factors={who: FACTORS[who] for who in MODELS["joined"]},
         gru_width=GRU_WIDTH, n_train=N_TRAIN, n_dev=N_DEV, fading=FADING, limit=LIMIT,
-        gate=GATE, heads=HEADS, rounds=ROUNDS,
+        gate=GATE, heads=HEADS, rounds=ROUNDS, batch=BATCH,
     )  # fmt: skip
 
 

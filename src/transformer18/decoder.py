@@ -47,8 +47,8 @@ class DecoderBlock(nn.Module):
     """Masked self-attention, cross-attention, feed-forward (3.1).
 
     forward(x, memory, mask, memory_mask, cache): x (B, T, D) target,
-    memory (B, S, D) source features -> (B, T, D). Masks as in `Parts`.
-    Chapter 5.
+    memory (B, S, D) source features -> (B, T, D). Masks as in `Parts`;
+    a cache (chapter 13) keeps keys and values between steps. Chapter 5.
     """
 
     def __init__(self, config: TransformerConfig, parts: Parts):

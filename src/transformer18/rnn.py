@@ -90,7 +90,7 @@ class GRUDecoder(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, mask: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        state = state[None].to(x.dtype)  # half precision under autocast
+        state = state[None].to(x.dtype)  # where x is in half precision
         states, last = self.gru(x, state)  # (B, T, D)
         scores = self.score(states, memory)  # (B, T, S)
         scores = scores.masked_fill(~mask, float("-inf"))
@@ -118,15 +118,14 @@ class GRUConfig:
             sizes.append("tgt_vocab_size")
         for name in sizes:
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if type(value) is not int or value < 1:  # True is an int
                 raise ValueError(
                     f"{name} must be an integer of at least 1, "
                     f"not {value!r}"
                 )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"dropout must lie in [0, 1), not {self.dropout!r}"
-            )
+        p = self.dropout
+        if not isinstance(p, int | float) or not 0 <= p < 1:
+            raise ValueError(f"dropout must lie in [0, 1), not {p!r}")
 
     @property
     def output_size(self) -> int:

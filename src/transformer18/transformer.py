@@ -111,7 +111,8 @@ class Transformer(Vocabularies):
 
     forward(src_ids (B, S), tgt_ids (B, T)) -> logits (B, T, V), where
     position t scores the token after tgt_ids[:, t]: `shift_right` labels
-    to get tgt_ids. Ids outside the vocabulary: IndexError. Chapter 6.
+    to get tgt_ids. Ids outside the vocabulary: IndexError (on a CPU).
+    Chapter 6.
     """
 
     def __init__(self, config: TransformerConfig, parts: Parts):
