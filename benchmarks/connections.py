@@ -117,7 +117,8 @@ def train(run: Run, steps: int | None = None, every: int = EVERY) -> dict:
 
 def about() -> dict:
     """What someone needs to make the file again."""
-    return ablation.about("connections", steps=STEPS, long=LONG)
+    changed = {"eval_every": EVERY, "stop_at": 2.0}  # in the recipe
+    return ablation.about("connections", steps=STEPS, long=LONG, changed=changed)
 
 
 def main() -> None:

@@ -268,7 +268,8 @@ def told(found: dict) -> str:
 
 def about() -> dict:
     """What someone needs to make the file again."""
-    return ablation.about("exposure", looks=list(LOOKS), n_dev=N_DEV)
+    changed = {"eval_every": EVERY, "stop_at": 2.0}  # in the recipe
+    return ablation.about("exposure", looks=list(LOOKS), n_dev=N_DEV, changed=changed)
 
 
 def main() -> None:

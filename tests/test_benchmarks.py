@@ -210,6 +210,49 @@ def test_bend():
     assert {run["parameters"] for run in stored["runs"].values()} == {found["parameters"]}
 
 
+def test_ablation():
+    """The stored file has every run, in order, on the sentences of today."""
+    from benchmarks import ablation
+
+    stored = json.loads(ablation.OUT.read_text())
+    assert ablation.same_task(stored["about"])
+    runs = list(ablation.all_runs())
+    assert list(stored["runs"]) == [run.name for run in runs]
+    for run, found in zip(runs, stored["runs"].values(), strict=True):
+        assert found["steps"] == run.steps and found["factor"] == run.factor
+
+
+def test_exposure():
+    """As for the heads, with one of the remedies."""
+    from benchmarks import exposure
+
+    stored = json.loads(exposure.OUT.read_text())
+    assert list(stored["runs"]) == [run.name for run in exposure.all_runs()]
+    found = exposure.train(exposure.Run("own words", 0), looks=(2, 4), every=2)
+    assert found.keys() == stored["runs"]["own words/0"].keys()
+
+
+def test_connections():
+    """As for the heads; and no connection costs a parameter."""
+    from benchmarks import connections
+
+    stored = json.loads(connections.OUT.read_text())
+    assert list(stored["runs"]) == [run.name for run in connections.all_runs()]
+    found = connections.train(connections.Run("k to k", 2, 0), steps=4, every=2)
+    assert [record["step"] for record in found["history"]] == [2, 4]
+
+
+def test_recurrence():
+    """The stored file has every run, in order."""
+    from benchmarks import recurrence
+
+    stored = json.loads(recurrence.OUT.read_text())
+    runs = list(recurrence.all_runs())
+    assert list(stored["runs"]) == [run.name for run in runs]
+    for run, found in zip(runs, stored["runs"].values(), strict=True):
+        assert found["study"] == run.study
+
+
 def test_tying():
     """The stored file is of chapter 9's variants, and a run comes out the same."""
     from benchmarks import tying

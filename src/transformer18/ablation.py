@@ -122,6 +122,10 @@ WITHOUT = {  # what is taken out: the parts that do so
     "residual": dict(add_norm=norm_alone),
     "norm": dict(add_norm=add_alone, final_norm=nothing),
     "feed-forward": dict(feed_forward=lambda c: Zero()),
+    "norm and feed-forward": dict(
+        add_norm=add_alone, final_norm=nothing,
+        feed_forward=lambda c: Zero(),
+    ),
     "position": dict(position=lambda c: NoPosition(c.dropout)),
     "scale": dict(attention=without_scale),
     "causal mask": dict(target_mask=lambda ids, start=0: None),
@@ -140,7 +144,8 @@ def ablations() -> dict[str, Parts]:
                        self-attention, cross-attention, or both
     residual           a sublayer's output replaces its input
     norm               x + dropout(sublayer(x)), no final norm
-    feed-forward       adds zero
+    feed-forward       adds zero; with the norm, too: what is left is
+                       attention and the residual connection
     position           tokens without places
     scale              scores not divided by sqrt(K)
     causal mask        the decoder sees the whole target
