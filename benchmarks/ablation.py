@@ -121,6 +121,19 @@ def same_task(about: dict) -> bool:
     return same_recipe and about["task"] == fingerprint()
 
 
+def experiment(notebook: str, **names) -> dict:
+    """What the cells of a chapter tagged `experiment` define, run with these
+    names at hand; of the solution of an exercise, its Python."""
+    path = ROOT / "book" / f"{notebook}.ipynb"
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if "experiment" in cell["metadata"].get("tags", []):
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                source = source.split("```python\n")[1].split("```")[0]
+            exec(compile(source, str(path), "exec"), names)
+    return names
+
+
 def gru_exact(model: GRUSeq2Seq, task: Task) -> float:
     """`judge` for a model that is no Transformer."""
     model.eval()

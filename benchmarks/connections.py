@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +37,6 @@ import torch
 
 from benchmarks import ablation
 from benchmarks.ablation import MAX_TOKENS, SEEDS, task_of
-from benchmarks.exposure import cells
 from transformer18.ablation import learning_curve
 from transformer18.batching import make_batch
 from transformer18.build import book_parts
@@ -77,6 +77,12 @@ def all_runs() -> Iterator[Run]:
                 yield Run(kind, n_layers, seed)
 
 
+@cache
+def chapter() -> dict:
+    """What the cells of chapter 6 tagged `experiment` define."""
+    return ablation.experiment("06_encoder_decoder", torch=torch, Transformer=Transformer)
+
+
 @torch.no_grad()
 def share_exact(model: Transformer, batch) -> float:
     """Share of sentences that greedy decoding would get right.
@@ -96,7 +102,7 @@ def train(run: Run, steps: int | None = None, every: int = EVERY) -> dict:
     recipe = replace(MINI_RECIPE, steps=steps or run.steps, eval_every=every, stop_at=2.0)
     config = TransformerConfig.preset("mini", len(task.tokenizer), n_layers=run.n_layers)
     torch.manual_seed(run.seed)
-    kind = cells("06_encoder_decoder")[KINDS[run.kind]]
+    kind = chapter()[KINDS[run.kind]]
     model, dev = kind(config, book_parts()), make_batch(task.ids(task.dev))
     began = time.process_time()
     history = learning_curve(

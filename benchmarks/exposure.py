@@ -24,7 +24,6 @@ written after every run, all of it or none of it; started again, the script
 goes on with what is missing. All runs take about six minutes on one core.
 """
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -60,19 +59,10 @@ SAMPLES = 5  # sentences with a mistake that are kept word by word
 
 
 @cache
-def cells(notebook: str) -> dict:
-    """What the cells of a chapter tagged `experiment` define; of a solution,
-    its python."""
-    names: dict = {"torch": torch, "Transformer": Transformer}
-    names |= {"UNKNOWN": UNKNOWN, "shift_right": shift_right}
-    path = ROOT / "book" / f"{notebook}.ipynb"
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        if "experiment" in cell["metadata"].get("tags", []):
-            source = "".join(cell["source"])
-            if cell["cell_type"] == "markdown":
-                source = source.split("```python\n")[1].split("```")[0]
-            exec(compile(source, str(path), "exec"), names)
-    return names
+def chapter() -> dict:
+    """What the cells of chapter 5 tagged `experiment` define."""
+    names = {"Transformer": Transformer, "UNKNOWN": UNKNOWN, "shift_right": shift_right}
+    return ablation.experiment("05_decoder", torch=torch, **names)
 
 
 @dataclass(frozen=True)
@@ -98,7 +88,7 @@ def model_of(way: str) -> type[Transformer]:
     """The class whose training has this input."""
     if way == "right":
         return Transformer
-    return cells("05_decoder")[{"noise": "Noisy", "own words": "Scheduled"}[way]]
+    return chapter()[{"noise": "Noisy", "own words": "Scheduled"}[way]]
 
 
 @torch.no_grad()

@@ -21,7 +21,6 @@ written after every run, all of it or none of it; started again, the script
 goes on with what is missing. All runs take about four minutes on one core.
 """
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -48,7 +47,6 @@ from transformer18.position import sinusoids
 from transformer18.runs import MINI_RECIPE
 
 OUT = ROOT / "benchmarks" / "results" / "tying.json"
-CHAPTER = ROOT / "book" / "09_attention.ipynb"
 ONE_HEAD_STEPS = (250, 1000)
 MINI_STEPS, EVAL_EVERY = 400, 100
 
@@ -57,10 +55,7 @@ MINI_STEPS, EVAL_EVERY = 400, 100
 def chapter() -> dict:
     """What the cells of chapter 9 tagged `experiment` define."""
     names = {"torch": torch, "nn": nn, "F": F, "attention": attention}
-    for cell in json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]:
-        if "experiment" in cell["metadata"].get("tags", []):
-            exec(compile("".join(cell["source"]), str(CHAPTER), "exec"), names)
-    return names
+    return ablation.experiment("09_attention", **names)
 
 
 @dataclass(frozen=True)
