@@ -47,15 +47,17 @@ class KeyValueStore:
     """The keys and values of tokens already seen, of every attention.
 
     Self-attention appends to its own (grown), cross-attention computes
-    its own once (fixed). Memory for max_length tokens is taken on first
-    use, so that a step copies nothing but its new token. A cache serves
-    one batch, of R rows; the next batch needs a new one.
+    its own once (fixed). Memory is taken for STEP tokens at a time, so
+    that most steps copy nothing but their new token. A cache serves one
+    batch, of R rows; the next batch needs a new one.
     """
+
+    STEP = 16
 
     def __init__(self, max_length: int):
         self.max_length = max_length
         self.length = 0  # tokens in it; `Transformer.decode` moves it on
-        self.grown: dict[nn.Module, Tensor] = {}  # (2, R, H, max, K)
+        self.grown: dict[nn.Module, tuple] = {}  # two of (R, H, room, K)
         self.fixed: dict[nn.Module, tuple] = {}  # two of (B, H, S, K)
 
     def append(self, owner: nn.Module, keys: Tensor, values: Tensor):
@@ -64,19 +66,32 @@ class KeyValueStore:
         (R, H, T, K) each -> (R, H, length + T, K) each. Raises
         ValueError when that exceeds max_length.
         """
-        R, H, T, K = keys.shape
-        end, most = self.length + T, self.max_length
-        if end > most:
+        T = keys.size(2)
+        end = self.length + T
+        if owner not in self.grown:
+            self.grown[owner] = keys[:, :, :0], values[:, :, :0]
+        if end > self.grown[owner][0].size(2):
+            self.make_room(owner, end)
+        k, v = self.grown[owner]
+        k.narrow(2, self.length, T).copy_(keys)  # places length … end - 1
+        v.narrow(2, self.length, T).copy_(values)
+        return k.narrow(2, 0, end), v.narrow(2, 0, end)
+
+    def make_room(self, owner: nn.Module, end: int) -> None:
+        """Move what this owner has to where `end` tokens fit."""
+        if end > self.max_length:
             raise ValueError(
                 f"{end} tokens do not fit into a key/value cache of "
-                f"{most}: make it with a larger max_length"
+                f"{self.max_length}: make it with a larger max_length"
             )
-        if owner not in self.grown:
-            self.grown[owner] = keys.new_empty(2, R, H, most, K)
-        room = self.grown[owner]
-        room[0, :, :, self.length : end] = keys
-        room[1, :, :, self.length : end] = values
-        return room[0, :, :, :end], room[1, :, :, :end]
+        rooms = []
+        for old in self.grown[owner]:
+            R, H, _, K = old.shape
+            places = min(end + self.STEP - 1, self.max_length)
+            room = old.new_empty(R, H, places, K)
+            room[:, :, : self.length] = old[:, :, : self.length]
+            rooms.append(room)
+        self.grown[owner] = tuple(rooms)
 
     def once(self, owner: nn.Module, compute: Callable[[], tuple]):
         """What compute() gave on the first call by this owner."""
@@ -109,9 +124,10 @@ class KeyValueCache(KeyValueStore):
         moved = (parents != own).nonzero().squeeze(1)
         if not len(moved):
             return
-        for room in self.grown.values():
-            seen = room[:, :, :, : self.length]
-            seen[:, moved] = seen[:, parents[moved]]
+        for rooms in self.grown.values():
+            for room in rooms:
+                seen = room.narrow(2, 0, self.length)
+                seen[moved] = seen[parents[moved]]
 
     def keep(self, sentences: Tensor) -> None:
         """Go on with these sentences only, (n,) ids in ascending order.
@@ -119,8 +135,9 @@ class KeyValueCache(KeyValueStore):
         Each keeps all its hypotheses.
         """
         first = next(iter(self.fixed.values()), None)
-        for owner, room in self.grown.items():
-            m = room.size(1) // len(first[0]) if first else 1
-            self.grown[owner] = room[:, rows_of(sentences, m)]
+        for owner, (keys, values) in self.grown.items():
+            m = len(keys) // len(first[0]) if first else 1
+            rows = rows_of(sentences, m)
+            self.grown[owner] = keys[rows], values[rows]
         for owner, (keys, values) in self.fixed.items():
             self.fixed[owner] = keys[sentences], values[sentences]

@@ -8,7 +8,6 @@ __all__ = ['Projections', 'look_up', 'MultiHeadAttention', 'mean_distance']
 # %% ../../book/12_multi_head.ipynb #d456ce35
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import Tensor, nn
 
 from .scaled_dot_product import scaled_dot_product_attention
@@ -30,20 +29,24 @@ class Projections(nn.Module):
                 f"d_model {d_model} is not divisible by n_heads "
                 f"{n_heads}: every head gets d_model / n_heads features"
             )
-        self.n_heads = n_heads
+        self.n_heads, self.d_head = n_heads, d_model // n_heads
         self.weight = nn.Parameter(torch.empty(3, d_model, d_model))
         nn.init.xavier_uniform_(self.weight.flatten(0, 1))  # as (3 D, D)
 
     def heads(self, x: Tensor, first: int, last: int) -> Tensor:
         """Matrices first … last - 1 applied to x: (n, B, H, T, K)."""
-        stacked = self.weight[first:last].flatten(0, 1)  # (n D, D)
-        y = F.linear(x, stacked)  # (B, T, n D)
-        n, h = last - first, self.n_heads
-        return rearrange(y, "B T (n H K) -> n B H T K", n=n, H=h)
+        y = self.product(x, first, last)  # (B, T, n D)
+        B, T, _ = x.shape
+        y = y.view(B, T, last - first, self.n_heads, self.d_head)
+        return y.permute(2, 0, 3, 1, 4)
+
+    def product(self, x: Tensor, first: int, last: int) -> Tensor:
+        """x times these matrices, one after the other: (B, T, n D)."""
+        return F.linear(x, self.weight[first:last].flatten(0, 1))
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor):
         if query is key is value:
-            return tuple(self.heads(query, 0, 3))
+            return self.heads(query, 0, 3).unbind()
         return self.query(query), *self.key_value(key, value)
 
     def query(self, query: Tensor) -> Tensor:
@@ -51,26 +54,30 @@ class Projections(nn.Module):
 
     def key_value(self, key: Tensor, value: Tensor):
         if key is value:
-            return tuple(self.heads(key, 1, 3))
+            return self.heads(key, 1, 3).unbind()
         return self.heads(key, 1, 2)[0], self.heads(value, 2, 3)[0]
 
 # %% ../../book/12_multi_head.ipynb #fced9b0e
 def look_up(projections: Projections, query, key, value, cache=None):
-    """q, and the k and v that it may look at.
+    """q, and the k and v that it may look at, each in heads.
 
     Without a cache, what `projections` makes of the three inputs. With a
     `KeyValueCache` (chapter 13): in self-attention those of earlier calls
     too; in cross-attention those of the first call. It is self-attention
     if query and key are the same object: never pass a copy.
     """
-    if cache is None:
-        return projections(query, key, value)
     if query is key:
         q, k, v = projections(query, key, value)
-        return q, *cache.append(projections, k, v)
-    return projections.query(query), *cache.once(
-        projections, lambda: projections.key_value(key, value)
-    )
+        if cache is not None:
+            k, v = cache.append(projections, k, v)
+        return q, k, v
+
+    def compute():
+        return projections.key_value(key, value)
+
+    k, v = compute() if cache is None else cache.once(projections, compute)
+    rivals = query.reshape(k.size(0), -1, query.size(2))  # (B, m T, D)
+    return projections.query(rivals), k, v
 
 # %% ../../book/12_multi_head.ipynb #26335d1e
 class MultiHeadAttention(nn.Module):
@@ -95,14 +102,12 @@ class MultiHeadAttention(nn.Module):
         mask=None, cache=None, need_weights=False,
     ):
         q, k, v = look_up(self.projections, query, key, value, cache)
-        m = q.size(0) // k.size(0)  # rival translations of a sentence
-        q = rearrange(q, "(B m) H T K -> B H (m T) K", m=m)
         out = scaled_dot_product_attention(
             q, k, v, mask=mask, need_weights=need_weights
         )
         if need_weights:
             out, weights = out
-        out = rearrange(out, "B H (m T) K -> (B m) T (H K)", m=m)
+        out = out.transpose(1, 2).reshape(query.shape)  # (B, T, H K)
         out = self.output(out)
         return (out, weights) if need_weights else out
 

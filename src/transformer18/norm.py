@@ -9,7 +9,6 @@ __all__ = ['LayerNorm', 'AddNorm', 'final_norm']
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .residual import Residual
@@ -29,8 +28,9 @@ class LayerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(
-            x, self.weight.shape, self.weight, self.bias, self.eps
+        weight = self.weight
+        return torch.layer_norm(
+            x, weight.shape, weight, self.bias, self.eps
         )
 
 # %% ../../book/15_norm.ipynb #09d8181d

@@ -24,8 +24,8 @@ def scaled_dot_product(query: Tensor, key: Tensor) -> Tensor:
 def slow_in_16_bits(query: Tensor) -> bool:
     """Is the fused kernel asked for gradients in 16 bits on a CPU?"""
     return (
-        query.device.type == "cpu"
-        and query.dtype in (torch.bfloat16, torch.float16)
+        query.dtype in (torch.bfloat16, torch.float16)
+        and query.device.type == "cpu"
         and torch.is_grad_enabled()
     )
 
@@ -61,7 +61,6 @@ def scaled_dot_product_attention(
         return attention(
             query, key, value, score=scaled_dot_product, mask=mask
         )
-    kernel = F.scaled_dot_product_attention
     if slow_in_16_bits(query):
-        kernel = in_float32
-    return kernel(query, key, value, attn_mask=mask)
+        return in_float32(query, key, value, attn_mask=mask)
+    return F.scaled_dot_product_attention(query, key, value, mask)

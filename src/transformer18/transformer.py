@@ -45,12 +45,13 @@ class Vocabularies(nn.Module):
     @property
     def output_weight(self) -> Tensor:
         """(V, D): the rows that features are multiplied with."""
-        tied = self.output is None
-        return self.tgt_embedding.weight if tied else self.output.weight
+        return (self.output or self.tgt_embedding).weight
 
     def project(self, features: Tensor) -> Tensor:
         """(..., D) -> scores of the next token (..., V)."""
-        return F.linear(features, self.output_weight)
+        if self.output is not None:
+            return self.output(features)
+        return F.linear(features, self.tgt_embedding.weight)
 
 # %% ../../book/06_encoder_decoder.ipynb #7f842193
 class EncoderOnly(Vocabularies):

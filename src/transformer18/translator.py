@@ -19,6 +19,7 @@ from .checkpoint import load_weights, read_checkpoint
 from .config import TransformerConfig
 from .decoder import shift_right
 from .decoding import Hypothesis, search_all
+from .packing import pack
 from .runs import (
     Words,
     load_words,
@@ -40,17 +41,22 @@ class Translator:
 
     `Translator.load(run).translate(["the old man sleeps"])`. Options of
     every search are those of `search_all`, such as beam=4 and alpha=0.6.
+    Searches run on a packed copy of the model, see `pack`.
     """
 
     model: Transformer
     tokenizer: Words
     notes: dict = field(default_factory=dict)  # of the checkpoint
+    int8: bool = False  # large matrices in 8 bits
+
+    def __post_init__(self):
+        self.packed = pack(self.model, self.int8)
 
     @classmethod
-    def load(cls, run: str | Path, device="cpu"):
+    def load(cls, run: str | Path, device="cpu", int8: bool = False):
         """From the folder of a run, see `read_run`."""
         model, tokenizer, notes = read_run(Path(run))
-        return cls(model.to(device).eval(), tokenizer, notes)
+        return cls(model.to(device).eval(), tokenizer, notes, int8)
 
     def search(self, sentences, **options) -> list[list[Hypothesis]]:
         """The hypotheses of each sentence; options of `search_all`.
@@ -59,11 +65,11 @@ class Translator:
         """
         words = source_side(self.tokenizer)
         ids = [words.encode(s) for s in check_sentences(sentences, words)]
-        return search_all(self.model, ids, **options)
+        return search_all(self.packed, ids, **options)
 
     def translate(self, sentences: Iterable[str], **options) -> list[str]:
         """One translation of each sentence, by beam search."""
-        found = self.search(sentences, **options)
+        found = self.search(sentences, **{"scores": False} | options)
         decode = target_side(self.tokenizer).decode
         return [decode(best.ids) for best, *_ in found]
 
