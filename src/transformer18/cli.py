@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['RUNS', 'ERRORS', 'OneLineErrors', 'remedy', 'main', 'newest_run', 'chosen_run', 'load', 'bar', 'one_line',
-           'model_option', 'data_option', 'beam_option', 'alpha_option', 'named', 'read_pairs', 'open_pairs',
-           'sentences_of', 'translate', 'unseen_pairs', 'evaluate', 'stream_task', 'text_task', 'learn_words', 'COUNT',
-           'ABOVE_0', 'OF_TEXT', 'HOW', 'options_of_text', 'recipe_of', 'preset_of', 'was_given', 'task_of', 'report',
-           'unfinished_run', 'settings_of', 'OF_RUNS', 'options_of_runs', 'train', 'train_and_tell']
+           'model_option', 'data_option', 'beam_option', 'alpha_option', 'int8_option', 'named', 'read_pairs',
+           'open_pairs', 'sentences_of', 'translate', 'unseen_pairs', 'evaluate', 'export', 'stream_task', 'text_task',
+           'learn_words', 'COUNT', 'ABOVE_0', 'OF_TEXT', 'HOW', 'options_of_text', 'recipe_of', 'preset_of',
+           'was_given', 'task_of', 'report', 'unfinished_run', 'settings_of', 'OF_RUNS', 'options_of_runs', 'train',
+           'train_and_tell']
 
 # %% ../../book/19_full_model.ipynb #e7af5c78
 import math
@@ -38,6 +39,7 @@ from .corpus import (
 )
 from .devices import PRECISIONS, best_device, join_team
 from .evaluation import scores
+from .export import FORMATS, export_run
 from .runs import (
     MINI_RECIPE,
     MINI_TOKENS,
@@ -116,9 +118,10 @@ def chosen_run(name: str | None) -> Path:
     return own if own.exists() else shipped.get(name, own)
 
 
-def load(folder: Path) -> Translator:
+def load(folder: Path, int8: bool = False) -> Translator:
     click.echo(f"model: {folder}", err=True)
-    return Translator.load(folder, best_device())
+    device = "cpu" if int8 else best_device()
+    return Translator.load(folder, device, int8)
 
 
 def bar() -> bool:
@@ -149,6 +152,10 @@ beam_option = click.option(
 alpha_option = click.option(
     "--alpha", type=click.FloatRange(0, 10), default=0.6,
     show_default=True, help="Of the length penalty; 0 for none.",
+)
+int8_option = click.option(
+    "--int8", is_flag=True, help="Large matrices in 8 bits: less exact, "
+    "and for a large model faster; on a CPU.",
 )
 
 # %% ../../book/19_full_model.ipynb #692149cc
@@ -206,14 +213,15 @@ def sentences_of(text, file) -> list[str]:
               help="The N best: line number TAB score TAB translation.")
 @beam_option
 @alpha_option
+@int8_option
 @model_option
-def translate(text, file, n, beam, alpha, run):
+def translate(text, file, n, beam, alpha, int8, run):
     """Translate TEXT; without it the lines of --file, or of standard
     input. An empty line stays an empty line."""
     lines = sentences_of(text, file)
     keep = [bool(text or line.strip()) for line in lines]
     given = [line for line, kept in zip(lines, keep) if kept]
-    found = iter(load(chosen_run(run)).n_best(
+    found = iter(load(chosen_run(run), int8).n_best(
         given, n or 1, beam=beam, alpha=alpha, progress=bar()
     ))
     for number, kept in enumerate(keep, start=1):
@@ -255,15 +263,16 @@ def unseen_pairs(data, run: Path):
               "there, one a line.")
 @beam_option
 @alpha_option
+@int8_option
 @model_option
-def evaluate(data, tokenize, lowercase, output, beam, alpha, run):
+def evaluate(data, tokenize, lowercase, output, beam, alpha, int8, run):
     """Score a model on sentence pairs it has not seen."""
     if output and Path(output).is_dir():
         raise ValueError(f"{output} is a folder: give a file to write to")
     folder = chosen_run(run)
     pairs = unseen_pairs(data, folder)
     sources, targets = zip(*pairs, strict=True)
-    hypotheses = load(folder).translate(
+    hypotheses = load(folder, int8).translate(
         sources, beam=beam, alpha=alpha, progress=bar()
     )
     click.echo(f"sentences: {len(pairs)}")
@@ -276,6 +285,25 @@ def evaluate(data, tokenize, lowercase, output, beam, alpha, run):
     if output:
         lines = [f"{one_line(text)}\n" for text in hypotheses]
         write_atomically(output, "".join(lines).encode())
+
+# %% ../../book/19_full_model.ipynb #xpcli001
+@main.command()
+@model_option
+@click.option("--to", type=click.Choice([*FORMATS]), required=True,
+              help="The runtime that is to translate with it.")
+@click.option("--out", metavar="FOLDER", required=True,
+              type=click.Path(path_type=Path), help="For the files; what "
+              "is there must be an older export, or nothing.")
+@click.option("--int8", is_flag=True, help="Weights in 8 bits: files of "
+              "a quarter to a half of the size.")
+def export(run, to, out, int8):
+    """Write a model for CTranslate2 or for ONNX Runtime."""
+    folder = chosen_run(run)
+    click.echo(f"model: {folder}", err=True)
+    export_run(folder, out, to, int8)
+    for path in sorted(out.rglob("*")):
+        if path.is_file():
+            click.echo(f"{path.stat().st_size:>12,} bytes  {path}")
 
 # %% ../../book/19_full_model.ipynb #c560194d
 def stream_task(data, dev, vocab_size, separate) -> Task:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['length_penalty', 'Hypothesis', 'Beams', 'top_tokens', 'continuations', 'extend', 'decided', 'check_number', 'results',
-           'OpenSentences', 'BeamSearch', 'NEVER_WRITTEN', 'likeliest', 'GreedySearch', 'limits', 'check_options',
-           'beam_search', 'length_groups', 'search_all']
+           'OpenSentences', 'BeamSearch', 'NEVER_WRITTEN', 'likeliest', 'GreedyRows', 'GreedySearch', 'limits',
+           'check_options', 'beam_search', 'length_groups', 'search_all']
 
 # %% ../../book/19_full_model.ipynb #9b62eb69
 import math
@@ -76,7 +76,7 @@ class Beams:
         parts = (self.ids, self.log_prob, self.score, self.limit)
         return Beams(*(part[sentences] for part in parts))
 
-# %% ../../book/19_full_model.ipynb #ca38f64b
+# %% ../../book/19_full_model.ipynb #bc13e95d
 def top_tokens(logits: Tensor, m: int, block: int = 64):
     """The m largest of each row and which they are, both (n, m).
 
@@ -177,7 +177,7 @@ def results(beams: Beams, sentence: int, alpha: float, n_best: int):
     found.sort(key=lambda one: (one.finished, one.score), reverse=True)
     return found[:n_best]
 
-# %% ../../book/19_full_model.ipynb #223e3f57
+# %% ../../book/19_full_model.ipynb #a493a1e1
 class OpenSentences:
     """The sentences that a search has not decided yet."""
 
@@ -233,7 +233,7 @@ class BeamSearch(OpenSentences):
         super().keep(places)
         self.beams = self.beams.keep(places)
 
-# %% ../../book/19_full_model.ipynb #94bf98c8
+# %% ../../book/19_full_model.ipynb #b0196a5d
 NEVER_WRITTEN = {PAD, BEGIN}
 
 
@@ -246,39 +246,16 @@ def likeliest(logits: Tensor) -> Tensor:
         return torch.from_numpy(logits.numpy().argmax(axis=1))
     return logits.argmax(dim=1)
 
+# %% ../../book/19_full_model.ipynb #7ce7ba10
+class GreedyRows(OpenSentences):
+    """A single hypothesis of each open sentence: lists, one a sentence."""
 
-class GreedySearch(OpenSentences):
-    """Beam search with a beam of one, without its books."""
-
-    def __init__(self, model, src_ids: Tensor, limit: Tensor, scores: bool):
+    def __init__(self, model, src_ids: Tensor, limit: Tensor):
         super().__init__(model, src_ids, limit)
-        self.scores, self.limit = scores, limit.tolist()
         self.new = torch.full_like(limit, BEGIN)
+        self.limit = limit.tolist()
         self.ids: list[list[int]] = [[] for _ in self.limit]
-        self.log_prob = [0.0 if scores else math.nan for _ in self.limit]
-
-    def step(self, alpha: float, n_best: int):
-        """One token more; {number: [its result]} of what then ends."""
-        logits = self.logits(self.new)
-        total = logits.float().logsumexp(1) if self.scores else None
-        tokens = likeliest(logits)
-        if not NEVER_WRITTEN.isdisjoint(tokens.tolist()):
-            logits[:, PAD] = logits[:, BEGIN] = -torch.inf
-            tokens = likeliest(logits)
-        self.new = tokens
-        for ids, token in zip(self.ids, tokens.tolist()):
-            ids.append(token)
-        if self.scores:
-            best = logits.gather(1, self.new[:, None])[:, 0]
-            more = (best.float() - total).tolist()
-            self.log_prob = [a + b for a, b in zip(self.log_prob, more)]
-        ended = [b for b, ids in enumerate(self.ids)
-                 if ids[-1] == END or len(ids) == self.limit[b]]
-        found = {self.numbers[b]: [self.result(b, alpha)] for b in ended}
-        if found:
-            check_number(logits.amax())
-            self.keep([b for b in range(len(self.ids)) if b not in ended])
-        return found
+        self.log_prob = [0.0 for _ in self.limit]
 
     def result(self, b: int, alpha: float) -> Hypothesis:
         ids, log_prob = self.ids[b], self.log_prob[b]
@@ -291,6 +268,38 @@ class GreedySearch(OpenSentences):
         for name in ("ids", "limit", "log_prob"):
             kept = [getattr(self, name)[b] for b in places]
             setattr(self, name, kept)
+
+# %% ../../book/19_full_model.ipynb #64ea783f
+class GreedySearch(GreedyRows):
+    """Beam search with a beam of one, without its books."""
+
+    def __init__(self, model, src_ids, limit, scores: bool):
+        super().__init__(model, src_ids, limit)
+        self.scores = scores
+        if not scores:
+            self.log_prob = [math.nan for _ in self.limit]
+
+    def step(self, alpha: float, n_best: int):
+        """One token more; {number: [its result]} of what then ends."""
+        logits = self.logits(self.new)
+        total = logits.float().logsumexp(1) if self.scores else None
+        self.new = likeliest(logits)
+        if not NEVER_WRITTEN.isdisjoint(self.new.tolist()):
+            logits[:, PAD] = logits[:, BEGIN] = -torch.inf
+            self.new = likeliest(logits)
+        for ids, token in zip(self.ids, self.new.tolist()):
+            ids.append(token)
+        if self.scores:
+            best = logits.gather(1, self.new[:, None])[:, 0]
+            more = (best.float() - total).tolist()
+            self.log_prob = [a + b for a, b in zip(self.log_prob, more)]
+        ended = [b for b, ids in enumerate(self.ids)
+                 if ids[-1] == END or len(ids) == self.limit[b]]
+        found = {self.numbers[b]: [self.result(b, alpha)] for b in ended}
+        if found:
+            check_number(logits.amax())
+            self.keep([b for b in range(len(self.ids)) if b not in ended])
+        return found
 
 # %% ../../book/19_full_model.ipynb #05a0087d
 def limits(src_ids: Tensor, max_length: int | None) -> Tensor:

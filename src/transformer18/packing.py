@@ -6,7 +6,7 @@
 __all__ = ['LARGE', 'FixedLinear', 'Int8Linear', 'FixedProjections', 'fixed', 'Recorder', 'RecordedCache', 'tensors_of', 'record',
            'PackedTransformer', 'pack']
 
-# %% ../../book/19_full_model.ipynb #77ec9d8e
+# %% ../../book/19_full_model.ipynb #9c44d834
 import copy
 import warnings
 from functools import partial
@@ -22,7 +22,7 @@ from .transformer import Transformer
 
 LARGE = 2**17  # weights; smaller matrices stay in the processor's cache
 
-# %% ../../book/19_full_model.ipynb #8c5a4b2e
+# %% ../../book/19_full_model.ipynb #586a2730
 class FixedLinear(nn.Module):
     """x Wᵀ + b with weights that never change again.
 
@@ -51,7 +51,7 @@ class FixedLinear(nn.Module):
         linear = torch.ops.mkldnn._linear_pointwise
         return linear(x, self.many, self.bias, "none", [], "")
 
-# %% ../../book/19_full_model.ipynb #5e508486
+# %% ../../book/19_full_model.ipynb #15fa356c
 class Int8Linear(nn.Module):
     """x Wᵀ + b, both x and W rounded to 8 bits and scaled by row.
 
@@ -72,7 +72,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.ops.quantized.linear_dynamic(x, self.packed, True)
 
-# %% ../../book/19_full_model.ipynb #d490afa6
+# %% ../../book/19_full_model.ipynb #dcb32beb
 class FixedProjections(Projections):
     """Projections whose matrices are put together beforehand."""
 
@@ -96,13 +96,12 @@ def fixed(module: nn.Module, linear) -> nn.Module:
         return linear(module.weight, module.bias)
     return nn.Identity() if type(module) is nn.Dropout else module
 
-# %% ../../book/19_full_model.ipynb #376b4b1e
+# %% ../../book/19_full_model.ipynb #039eb0a3
 class Recorder(fx.Tracer):
     """Writes down what functions do with proxies of tensors.
 
-    Every proxy knows its value in the example, which decides at an `if`.
-    What is no proxy, such as weights, becomes an input, with its value
-    in `constants`.
+    A proxy knows its value in the example, which decides at an `if`.
+    Other tensors, such as weights, become inputs: `constants`.
     """
 
     def __init__(self):
@@ -121,15 +120,16 @@ class Recorder(fx.Tracer):
     def create_arg(self, a):
         if isinstance(a, Tensor | torch.ScriptObject):
             if id(a) not in self.constants:
-                name = f"w{len(self.constants)}"
-                with self.graph.inserting_before(next(iter(self.inputs))):
+                with self.graph.inserting_before(self.inputs[0]):
+                    name = f"w{len(self.constants)}"
                     node = self.graph.placeholder(name)
                 self.constants[id(a)], self.values[node] = (node, a), a
             return self.constants[id(a)][0]
         return super().create_arg(a)
 
-    def create_proxy(self, kind, target, args, kwargs, *rest, **more):
-        proxy = super().create_proxy(kind, target, args, kwargs, *rest, **more)
+    def create_proxy(self, kind, target, args, kwargs, *more, **names):
+        make = super().create_proxy
+        proxy = make(kind, target, args, kwargs, *more, **names)
         known = partial(fx.node.map_arg, fn=self.values.__getitem__)
         args, kwargs = known(proxy.node.args), known(proxy.node.kwargs)
         if kind == "call_method":
@@ -140,7 +140,7 @@ class Recorder(fx.Tracer):
     def to_bool(self, obj: fx.Proxy) -> bool:
         return bool(self.values[obj.node])
 
-# %% ../../book/19_full_model.ipynb #7cf8f1f7
+# %% ../../book/19_full_model.ipynb #540a951d
 class RecordedCache:
     """A `KeyValueCache` of proxies, for the step that is written down."""
 
@@ -162,7 +162,7 @@ def tensors_of(cache: KeyValueCache) -> list[Tensor]:
     pairs = chain(cache.grown.values(), cache.fixed.values())
     return [tensor for pair in pairs for tensor in pair]
 
-
+# %% ../../book/19_full_model.ipynb #18b9f728
 def record(decoder, x: Tensor, mask, cache: KeyValueCache):
     """decoder(x, …) for one more token, as a function of straight code.
 
@@ -189,7 +189,7 @@ def record(decoder, x: Tensor, mask, cache: KeyValueCache):
     weights = [w for _, w in recorder.constants.values()]
     return partial(straight.forward, *weights)
 
-# %% ../../book/19_full_model.ipynb #030f3aa4
+# %% ../../book/19_full_model.ipynb #a68cc739
 class PackedTransformer(Transformer):
     """What `pack` makes of a Transformer; it is not trained."""
 
@@ -206,7 +206,8 @@ class PackedTransformer(Transformer):
         if kind not in self.steps:
             step = record(self.decoder, x, src_mask, cache)
             self.steps[kind] = step
-        x = self.steps[kind](x, src_mask, cache.length, *tensors_of(cache))
+        rooms = tensors_of(cache)
+        x = self.steps[kind](x, src_mask, cache.length, *rooms)
         cache.length += 1
         return x
 
@@ -218,7 +219,7 @@ class PackedTransformer(Transformer):
             )
         return super().train(False)
 
-# %% ../../book/19_full_model.ipynb #8cef5b0e
+# %% ../../book/19_full_model.ipynb #0c261b75
 def pack(model: Transformer, int8: bool = False) -> Transformer:
     """The model as one that only translates, and does so fast, on a CPU.
 

@@ -39,9 +39,9 @@ SHIPPED = PRETRAINED / "tiny"  # everyday English
 class Translator:
     """A trained model and its tokenizer: sentences in, sentences out.
 
-    `Translator.load(run).translate(["the old man sleeps"])`. Options of
-    every search are those of `search_all`, such as beam=4 and alpha=0.6.
-    Searches run on a packed copy of the model, see `pack`.
+    `Translator.load(run).translate(["the old man sleeps"])`. Options are
+    those of `search_all`, such as beam=4 and alpha=0.6. Raises what
+    `check_sentences` raises. Searches run on what `pack` makes.
     """
 
     model: Transformer
@@ -59,18 +59,15 @@ class Translator:
         return cls(model.to(device).eval(), tokenizer, notes, int8)
 
     def search(self, sentences, **options) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence; options of `search_all`.
-
-        Raises what `check_sentences` raises.
-        """
+        """The hypotheses of each sentence."""
         words = source_side(self.tokenizer)
         ids = [words.encode(s) for s in check_sentences(sentences, words)]
         return search_all(self.packed, ids, **options)
 
     def translate(self, sentences: Iterable[str], **options) -> list[str]:
         """One translation of each sentence, by beam search."""
-        found = self.search(sentences, **{"scores": False} | options)
         decode = target_side(self.tokenizer).decode
+        found = self.search(sentences, **{"scores": False} | options)
         return [decode(best.ids) for best, *_ in found]
 
     def n_best(self, sentences: Iterable[str], n: int = 4, **options):
