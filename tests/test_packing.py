@@ -6,14 +6,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from transformer18 import packing
 from transformer18.build import book_parts, make_transformer
 from transformer18.config import TransformerConfig
 from transformer18.decoding import beam_search, search_all
 from transformer18.masking import KeyValueCache
-from transformer18.packing import LARGE, FixedLinear, Int8Linear, pack
+from transformer18.packing import LARGE, FixedLinear, Int8Linear, Sieve, pack
 from transformer18.position import LearnedPosition
 from transformer18.translator import MINI, SHIPPED, Translator
-from transformer18.vocabulary import END, pad
+from transformer18.vocabulary import BEGIN, END, PAD, pad
 
 SMALL = dict(d_model=12, n_heads=3, n_layers=2, d_ff=20)
 WIDE = dict(d_model=384, n_heads=4, n_layers=1, d_ff=512)  # above LARGE
@@ -196,3 +197,47 @@ def test_greedy_without_scores():
         assert a.ids == b.ids and b.log_prob != b.log_prob and b.score != b.score
     wide = beam_search(model, torch.tensor([[5, END]]), beam=2, max_length=5, scores=False)
     assert wide[0][0].log_prob <= 0
+
+
+@pytest.mark.parametrize("shape", [(400, 16), (5000, 64), (900, 512)])
+def test_the_sieve_is_exact(shape):
+    """Also for rows that hardly know what they want, and large ones."""
+    torch.manual_seed(0)
+    weight = torch.randn(shape) / shape[1] ** 0.5
+    sieve = Sieve(weight)
+    for size in (0.001, 1.0, 30.0):
+        for n in (1, 3, 40):
+            x = size * torch.randn(n, shape[1])
+            x[0] *= 5
+            right = F.linear(x, weight)
+            assert ((sieve.rough(x) - right).abs() <= sieve.slack(x)).all()
+            right[:, [PAD, BEGIN]] = -torch.inf
+            best = right.gather(1, sieve(x)[:, None])[:, 0]
+            torch.testing.assert_close(best, right.amax(dim=1))
+
+
+def test_the_sieve_takes_the_first_of_equals_and_refuses_nan():
+    weight = torch.randn(300, 8)
+    weight[200:210] = weight[77] = 10.0
+    x = torch.ones(2, 8)
+    assert Sieve(weight)(x).tolist() == [77, 77]
+    for bad in (torch.nan, torch.inf):
+        x[1, 3] = bad
+        with pytest.raises(FloatingPointError, match="not numbers"):
+            Sieve(weight)(x)
+
+
+def test_greedy_search_through_the_sieve(monkeypatch):
+    monkeypatch.setattr(packing, "HUGE", 1)
+    model = make()
+    packed = pack(model)
+    assert packed.sieve is not None and pack(model, int8=True).sieve is None
+    ids = sources(6)
+    options = dict(beam=1, max_length=25)
+    right = search_all(model, ids, **options)
+    found = search_all(packed, ids, scores=False, **options)
+    assert [a.ids for (a,) in found] == [b.ids for (b,) in right]
+    with torch.no_grad():
+        packed.decoder.blocks[0].add_norm_1.norm.weight.fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match="not numbers"):
+        search_all(packed, ids, scores=False, **options)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['length_penalty', 'Hypothesis', 'Beams', 'top_tokens', 'continuations', 'extend', 'decided', 'check_number', 'results',
-           'OpenSentences', 'BeamSearch', 'NEVER_WRITTEN', 'likeliest', 'GreedyRows', 'GreedySearch', 'limits',
-           'check_options', 'beam_search', 'length_groups', 'search_all']
+           'OpenSentences', 'BeamSearch', 'likeliest', 'best_token', 'best_with_score', 'GreedyRows', 'GreedySearch',
+           'limits', 'check_options', 'beam_search', 'length_groups', 'search_all']
 
 # %% ../../book/19_full_model.ipynb #9b62eb69
 import math
@@ -76,7 +76,7 @@ class Beams:
         parts = (self.ids, self.log_prob, self.score, self.limit)
         return Beams(*(part[sentences] for part in parts))
 
-# %% ../../book/19_full_model.ipynb #bc13e95d
+# %% ../../book/19_full_model.ipynb #e683c4f1
 def top_tokens(logits: Tensor, m: int, block: int = 64):
     """The m largest of each row and which they are, both (n, m).
 
@@ -177,7 +177,7 @@ def results(beams: Beams, sentence: int, alpha: float, n_best: int):
     found.sort(key=lambda one: (one.finished, one.score), reverse=True)
     return found[:n_best]
 
-# %% ../../book/19_full_model.ipynb #a493a1e1
+# %% ../../book/19_full_model.ipynb #172c392e
 class OpenSentences:
     """The sentences that a search has not decided yet."""
 
@@ -190,12 +190,12 @@ class OpenSentences:
         self.memory = model.encode(src_ids, self.src_mask)
         self.cache = KeyValueCache(int(limit.max()))
 
-    def logits(self, new: Tensor) -> Tensor:
-        """Scores of what follows the newest ids (R,): (R, V)."""
+    def features(self, new: Tensor) -> Tensor:
+        """What the next tokens are chosen by: ids (R,) -> (R, D)."""
         features = self.model.decode(
             new[:, None], self.memory, self.src_mask, self.cache
         )
-        return self.model.project(features[:, -1])
+        return features[:, -1]
 
     def keep(self, places: list[int]) -> None:
         """Go on with these, places in the batch, only."""
@@ -217,7 +217,8 @@ class BeamSearch(OpenSentences):
 
     def step(self, alpha: float, n_best: int):
         """One token more; {number: results} of what is then decided."""
-        logits = self.logits(self.beams.ids[:, :, -1].flatten())
+        features = self.features(self.beams.ids[:, :, -1].flatten())
+        logits = self.model.project(features)
         self.beams, parents = extend(self.beams, logits, alpha)
         self.cache.reorder(parents)
         done = decided(self.beams, alpha, n_best).tolist()
@@ -233,10 +234,7 @@ class BeamSearch(OpenSentences):
         super().keep(places)
         self.beams = self.beams.keep(places)
 
-# %% ../../book/19_full_model.ipynb #b0196a5d
-NEVER_WRITTEN = {PAD, BEGIN}
-
-
+# %% ../../book/19_full_model.ipynb #daf1cdc7
 def likeliest(logits: Tensor) -> Tensor:
     """The best token of every row: (n, V) -> (n,).
 
@@ -246,19 +244,44 @@ def likeliest(logits: Tensor) -> Tensor:
         return torch.from_numpy(logits.numpy().argmax(axis=1))
     return logits.argmax(dim=1)
 
-# %% ../../book/19_full_model.ipynb #7ce7ba10
-class GreedyRows(OpenSentences):
-    """A single hypothesis of each open sentence: lists, one a sentence."""
+# %% ../../book/19_full_model.ipynb #903ae52d
+def best_token(model, features: Tensor) -> Tensor:
+    """The likeliest next tokens but padding and begin: (R, D) -> (R,)."""
+    if getattr(model, "sieve", None) is not None:  # see `pack`
+        return model.sieve(features)
+    logits = model.project(features)
+    tokens = likeliest(logits)
+    if not {PAD, BEGIN}.isdisjoint(tokens.tolist()):  # seldom
+        logits[:, PAD] = logits[:, BEGIN] = -torch.inf
+        tokens = likeliest(logits)
+    check_number(logits[0, tokens[0]])
+    return tokens
 
-    def __init__(self, model, src_ids: Tensor, limit: Tensor):
+
+def best_with_score(model, features: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and the logarithms of their probabilities, (R,) both."""
+    logits = model.project(features)
+    total = logits.float().logsumexp(1)
+    logits[:, PAD] = logits[:, BEGIN] = -torch.inf
+    tokens = likeliest(logits)
+    best = logits.gather(1, tokens[:, None])[:, 0]
+    return tokens, best.float() - total
+
+# %% ../../book/19_full_model.ipynb #b0af06c7
+class GreedyRows(OpenSentences):
+    """A single hypothesis of each open sentence, in plain lists."""
+
+    def __init__(self, model, src_ids, limit: Tensor, scores: bool):
         super().__init__(model, src_ids, limit)
         self.new = torch.full_like(limit, BEGIN)
-        self.limit = limit.tolist()
+        self.limit, self.scores = limit.tolist(), scores
         self.ids: list[list[int]] = [[] for _ in self.limit]
-        self.log_prob = [0.0 for _ in self.limit]
+        self.log_prob = [0.0 if scores else math.nan for _ in self.limit]
 
     def result(self, b: int, alpha: float) -> Hypothesis:
         ids, log_prob = self.ids[b], self.log_prob[b]
+        if self.scores:
+            check_number(log_prob)
         score = log_prob / length_penalty(len(ids), alpha)
         return Hypothesis(tuple(ids), log_prob, score)
 
@@ -269,35 +292,25 @@ class GreedyRows(OpenSentences):
             kept = [getattr(self, name)[b] for b in places]
             setattr(self, name, kept)
 
-# %% ../../book/19_full_model.ipynb #64ea783f
+# %% ../../book/19_full_model.ipynb #83ba8ad4
 class GreedySearch(GreedyRows):
     """Beam search with a beam of one, without its books."""
 
-    def __init__(self, model, src_ids, limit, scores: bool):
-        super().__init__(model, src_ids, limit)
-        self.scores = scores
-        if not scores:
-            self.log_prob = [math.nan for _ in self.limit]
-
     def step(self, alpha: float, n_best: int):
         """One token more; {number: [its result]} of what then ends."""
-        logits = self.logits(self.new)
-        total = logits.float().logsumexp(1) if self.scores else None
-        self.new = likeliest(logits)
-        if not NEVER_WRITTEN.isdisjoint(self.new.tolist()):
-            logits[:, PAD] = logits[:, BEGIN] = -torch.inf
-            self.new = likeliest(logits)
+        features = self.features(self.new)
+        if self.scores:
+            self.new, more = best_with_score(self.model, features)
+            both = zip(self.log_prob, more.tolist())
+            self.log_prob = [a + b for a, b in both]
+        else:
+            self.new = best_token(self.model, features)
         for ids, token in zip(self.ids, self.new.tolist()):
             ids.append(token)
-        if self.scores:
-            best = logits.gather(1, self.new[:, None])[:, 0]
-            more = (best.float() - total).tolist()
-            self.log_prob = [a + b for a, b in zip(self.log_prob, more)]
         ended = [b for b, ids in enumerate(self.ids)
                  if ids[-1] == END or len(ids) == self.limit[b]]
         found = {self.numbers[b]: [self.result(b, alpha)] for b in ended}
         if found:
-            check_number(logits.amax())
             self.keep([b for b in range(len(self.ids)) if b not in ended])
         return found
 

@@ -39,9 +39,7 @@ SHIPPED = PRETRAINED / "tiny"  # everyday English
 class Translator:
     """A trained model and its tokenizer: sentences in, sentences out.
 
-    `Translator.load(run).translate(["the old man sleeps"])`. Options are
-    those of `search_all`, such as beam=4 and alpha=0.6. Raises what
-    `check_sentences` raises. Searches run on what `pack` makes.
+    `Translator.load(run).translate([text])`; options: `search_all`.
     """
 
     model: Transformer
@@ -59,7 +57,7 @@ class Translator:
         return cls(model.to(device).eval(), tokenizer, notes, int8)
 
     def search(self, sentences, **options) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence."""
+        """The hypotheses of each; raises what `check_sentences` does."""
         words = source_side(self.tokenizer)
         ids = [words.encode(s) for s in check_sentences(sentences, words)]
         return search_all(self.packed, ids, **options)
