@@ -391,7 +391,8 @@ def recipe_of(settings: dict) -> Recipe:
 
     For text of any kind it looks at dev ten times or more.
     """
-    same = {name: settings[name] for name in ("precision", "compile")}
+    names = "precision", "compile", "buckets"
+    same = {name: settings[name] for name in names}
     if not settings["data"]:
         steps = settings["steps"] or MINI_RECIPE.steps
         return replace(MINI_RECIPE, steps=steps, **same)
@@ -499,6 +500,8 @@ OF_RUNS = [
     click.option("--precision", type=click.Choice([*PRECISIONS]),
                  default="float32", show_default=True, help="Products."),
     click.option("--compile", is_flag=True, help="Use torch.compile."),
+    click.option("--buckets", type=COUNT, help="Shapes of batches at "
+                 "most, each compiled for itself: for a GPU."),
     click.option("--threads", type=click.IntRange(1, 1024), help="CPU."),
     click.option("--tensorboard", is_flag=True, help="Write its files."),
     click.option("--dev", multiple=True, metavar="FILE", help="Dev "

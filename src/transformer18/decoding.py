@@ -76,7 +76,7 @@ class Beams:
         parts = (self.ids, self.log_prob, self.score, self.limit)
         return Beams(*(part[sentences] for part in parts))
 
-# %% ../../book/19_full_model.ipynb #e683c4f1
+# %% ../../book/19_full_model.ipynb #32050003
 def top_tokens(logits: Tensor, m: int, block: int = 64):
     """The m largest of each row and which they are, both (n, m).
 
@@ -177,7 +177,7 @@ def results(beams: Beams, sentence: int, alpha: float, n_best: int):
     found.sort(key=lambda one: (one.finished, one.score), reverse=True)
     return found[:n_best]
 
-# %% ../../book/19_full_model.ipynb #172c392e
+# %% ../../book/19_full_model.ipynb #a4f80c77
 class OpenSentences:
     """The sentences that a search has not decided yet."""
 
@@ -234,7 +234,7 @@ class BeamSearch(OpenSentences):
         super().keep(places)
         self.beams = self.beams.keep(places)
 
-# %% ../../book/19_full_model.ipynb #daf1cdc7
+# %% ../../book/19_full_model.ipynb #980ffe78
 def likeliest(logits: Tensor) -> Tensor:
     """The best token of every row: (n, V) -> (n,).
 
@@ -244,7 +244,7 @@ def likeliest(logits: Tensor) -> Tensor:
         return torch.from_numpy(logits.numpy().argmax(axis=1))
     return logits.argmax(dim=1)
 
-# %% ../../book/19_full_model.ipynb #903ae52d
+# %% ../../book/19_full_model.ipynb #c72668ed
 def best_token(model, features: Tensor) -> Tensor:
     """The likeliest next tokens but padding and begin: (R, D) -> (R,)."""
     if getattr(model, "sieve", None) is not None:  # see `pack`
@@ -267,7 +267,7 @@ def best_with_score(model, features: Tensor) -> tuple[Tensor, Tensor]:
     best = logits.gather(1, tokens[:, None])[:, 0]
     return tokens, best.float() - total
 
-# %% ../../book/19_full_model.ipynb #b0af06c7
+# %% ../../book/19_full_model.ipynb #4a7de109
 class GreedyRows(OpenSentences):
     """A single hypothesis of each open sentence, in plain lists."""
 
@@ -292,7 +292,7 @@ class GreedyRows(OpenSentences):
             kept = [getattr(self, name)[b] for b in places]
             setattr(self, name, kept)
 
-# %% ../../book/19_full_model.ipynb #83ba8ad4
+# %% ../../book/19_full_model.ipynb #c5269d07
 class GreedySearch(GreedyRows):
     """Beam search with a beam of one, without its books."""
 

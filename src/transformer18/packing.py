@@ -6,7 +6,7 @@
 __all__ = ['LARGE', 'HUGE', 'FixedLinear', 'Int8Linear', 'Sieve', 'FixedProjections', 'fixed', 'Known', 'Inputs', 'Recorder',
            'RecordedCache', 'tensors_of', 'record', 'PackedTransformer', 'pack']
 
-# %% ../../book/19_full_model.ipynb #4fc4da00
+# %% ../../book/19_full_model.ipynb #224b8e7b
 import copy
 import warnings
 from functools import partial
@@ -25,7 +25,7 @@ from .vocabulary import BEGIN, PAD
 LARGE = 2**17  # weights; smaller matrices stay in the processor's cache
 HUGE = 2**22  # weights of an output layer that is worth a `Sieve`
 
-# %% ../../book/19_full_model.ipynb #6eb1b62f
+# %% ../../book/19_full_model.ipynb #b485e639
 class FixedLinear(nn.Module):
     """x Wᵀ + b with weights that never change again.
 
@@ -57,7 +57,7 @@ class FixedLinear(nn.Module):
         linear = torch.ops.mkldnn._linear_pointwise
         return linear(x, self.many, self.bias, "none", [], "")
 
-# %% ../../book/19_full_model.ipynb #95bad730
+# %% ../../book/19_full_model.ipynb #b08897d8
 class Int8Linear(nn.Module):
     """x Wᵀ + b, both x and W rounded to 8 bits and scaled by row.
 
@@ -80,7 +80,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.ops.quantized.linear_dynamic(x, self.packed, True)
 
-# %% ../../book/19_full_model.ipynb #6e44d57c
+# %% ../../book/19_full_model.ipynb #5248d939
 class Sieve(nn.Module):
     """The best token, found among those that 8 bits can't rule out.
 
@@ -122,7 +122,7 @@ class Sieve(nn.Module):
         found[row[wins]] = token[wins]  # of equals the first, as argmax
         return found
 
-# %% ../../book/19_full_model.ipynb #6812d8bd
+# %% ../../book/19_full_model.ipynb #a8d5548e
 class FixedProjections(Projections):
     """Projections whose matrices are put together beforehand."""
 
@@ -146,7 +146,7 @@ def fixed(module: nn.Module, linear) -> nn.Module:
         return linear(module.weight, module.bias)
     return nn.Identity() if type(module) is nn.Dropout else module
 
-# %% ../../book/19_full_model.ipynb #c8dcfa4b
+# %% ../../book/19_full_model.ipynb #87193032
 class Known(fx.Proxy):
     """A proxy whose shape is that of the example, in plain numbers."""
 
@@ -157,7 +157,7 @@ class Known(fx.Proxy):
     def size(self, axis: int) -> int:
         return self.shape[axis]
 
-# %% ../../book/19_full_model.ipynb #5ab111f5
+# %% ../../book/19_full_model.ipynb #ea3146a0
 class Inputs(fx.Tracer):
     """What a recording is given: proxies of tensors, with an example.
 
@@ -192,7 +192,7 @@ class Inputs(fx.Tracer):
             return self.constants[id(a)][0]
         return super().create_arg(a)
 
-# %% ../../book/19_full_model.ipynb #7e9a94c1
+# %% ../../book/19_full_model.ipynb #82d37f23
 class Recorder(Inputs):
     """Writes down what functions do with proxies of tensors.
 
@@ -212,7 +212,7 @@ class Recorder(Inputs):
     def to_bool(self, obj) -> bool:
         return bool(self.values[obj.node])
 
-# %% ../../book/19_full_model.ipynb #91971f21
+# %% ../../book/19_full_model.ipynb #79d94c4b
 class RecordedCache:
     """A `KeyValueCache` of proxies, for the step that is written down."""
 
@@ -234,7 +234,7 @@ def tensors_of(cache: KeyValueCache) -> list[Tensor]:
     pairs = chain(cache.grown.values(), cache.fixed.values())
     return [tensor for pair in pairs for tensor in pair]
 
-# %% ../../book/19_full_model.ipynb #a53e850c
+# %% ../../book/19_full_model.ipynb #08259b7c
 def record(decoder, x: Tensor, mask, cache: KeyValueCache):
     """decoder(x, …) for one more token, as a function of straight code.
 
@@ -262,7 +262,7 @@ def record(decoder, x: Tensor, mask, cache: KeyValueCache):
     weights = [w for _, w in recorder.constants.values()]
     return partial(straight.forward, *weights)
 
-# %% ../../book/19_full_model.ipynb #a20ad4ed
+# %% ../../book/19_full_model.ipynb #b310cc86
 class PackedTransformer(Transformer):
     """What `pack` makes of a Transformer; it is not trained."""
 
@@ -292,7 +292,7 @@ class PackedTransformer(Transformer):
             )
         return super().train(False)
 
-# %% ../../book/19_full_model.ipynb #ed63572b
+# %% ../../book/19_full_model.ipynb #6dac5f2f
 def pack(model: Transformer, int8: bool = False) -> Transformer:
     """The model as one that only translates, and does so fast, on a CPU.
 
