@@ -9,7 +9,7 @@ JOBS   ?= 2
 PORT   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check run export lab bench train translate clean
+.PHONY: help book test check run export lab bench peers train translate clean
 
 help: ## this list
 	@echo "The Transformer in 18 Questions"
@@ -51,9 +51,11 @@ lab: $(READY) ## open the notebooks in JupyterLab
 	$(BIN)/jupyter-lab $(if $(PORT),--port $(PORT)) book
 
 # make bench FULL=1 checks all floors: quiet machine, forty minutes at most.
-bench: $(READY) ## speed against PyTorch and CTranslate2, minutes (FULL=1: all)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+bench: peers ## speed against PyTorch and CTranslate2, minutes (FULL=1: all)
 	$(BIN)/python benchmarks/bench.py $(if $(FULL),--full) $(ARGS)
+
+peers: $(READY) ## the libraries that `make bench` compares with
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
 
 # make train DATA="pairs.tsv", or DATA="train.en train.de" ARGS="--steps 100"
 train: $(READY) ## train a small translator (DATA="files", ARGS="options")

@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import torch
 
-from benchmarks.training_step import load, machine
+from benchmarks.measuring import load, machine
 from transformer18.attention import attention
 from transformer18.build import make_transformer
 from transformer18.config import TransformerConfig

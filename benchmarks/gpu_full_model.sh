@@ -11,7 +11,9 @@
 #     gpu/data/tatoeba/     train.tsv, dev.tsv, test.tsv (or .gz): English TAB German
 #     gpu/wheels/           what `pip download` gives for the package's needs but torch
 #
-# Started again with the same folder it goes on where it was stopped.
+# Started again with the same folder it goes on where it was stopped. Compiling
+# takes minutes the first time; the programs stay in that folder, too. With
+# --runs tatoeba (or multi30k) all of the time goes to one of the two runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -52,7 +52,7 @@ from torch import nn
 from benchmarks import ablation
 from benchmarks.ablation import FACTORS, GRU_WIDTH, MAX_TOKENS, SEEDS
 from benchmarks.attention_times import cpu_seconds
-from benchmarks.training_step import load
+from benchmarks.measuring import load
 from transformer18.ablation import learning_curve
 from transformer18.build import make_transformer
 from transformer18.config import TransformerConfig, count_parameters

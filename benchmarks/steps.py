@@ -137,7 +137,8 @@ def trainers(size: Size) -> dict[str, Callable]:
             package(inside(book_parts())), with_dropout_inside(0.1),
         ),
     }  # fmt: skip
-    turns: dict[str, Callable] = {ALL: lambda step=package(): step(batch)}
+    as_it_is = package()
+    turns: dict[str, Callable] = {ALL: lambda: as_it_is(batch)}
     for name, (step, form) in forms.items():
 
         def turn(step=step, form=form):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import copying
 import pytest
@@ -13,9 +14,10 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import bench, decode, measuring, peers, train
+from benchmarks import bench, decode, measuring, peers, steps, train
 from benchmarks.peers import BF16, CT2, MARIAN, NN, OURS, SIZES, SMOKE, THEIRS, X
 from transformer18.batching import Batch
+from transformer18.decoding import search_all
 from transformer18.loss import label_smoothed_loss
 from transformer18.vocabulary import END, PAD, UNKNOWN
 
@@ -86,6 +88,42 @@ def test_the_file_has_it_all(full):
         "torch.nn, random batches", "torch.nn, length buckets", "package, length buckets",
     }  # fmt: skip
     assert training["attention"]["peak_bytes"].keys() == {*train.WAYS}
+
+
+def test_what_each_measure_is_worth(tmp_path):
+    out = tmp_path / "steps.json"
+    command = [sys.executable, steps.__file__, "--smoke", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert found["about"].keys() >= ABOUT
+    assert list(found["studies"]) == ["training", "decoding", "profile"]
+    for name in ("training/tiny/fused attention", "decoding/base/1 × 1/single steps recorded"):
+        assert found["rows"][name]["median"] > 0
+    for kinds in found["studies"]["profile"].values():
+        assert list(kinds) == [steps.PLAIN, steps.ALL]
+        assert all(seconds >= 0 for own in kinds.values() for seconds in own.values())
+
+
+def test_what_is_taken_back_computes_the_same():
+    """Whatever form decoding has, the tokens are the same."""
+    size = SMOKE["tiny"]
+    model = peers.endless_model(size)
+    sentences = peers.random_sentences(size, [5, 5])
+    right = [list(one[0].ids) for one in search_all(model, sentences, beam=1, max_length=6)]
+    found = {}
+
+    def keep(model, sentences, **options):
+        found[name] = search_all(model, sentences, **options)
+
+    with patch.object(steps, "search_all", keep):
+        for name, turn in steps.decoders(model, sentences, 1, 6, cache=True).items():
+            result = turn()
+            if result is not None:  # without a cache
+                assert result.tolist() == right, name
+            elif "8 bits" not in name:
+                assert [list(one[0].ids) for one in found[name]] == right, name
+    assert len(found) >= 6
 
 
 @pytest.mark.parametrize("script", [train, decode, bench])

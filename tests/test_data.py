@@ -8,27 +8,36 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from itertools import count
+from itertools import combinations, count
 
+import numpy as np
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from transformer18.batching import (
+    Batch,
     PackedPairs,
+    bucket_lengths,
     make_batch,
     pooled_batches,
     prefetch,
     token_batches,
 )
+from transformer18.build import make_transformer
+from transformer18.config import TransformerConfig
 from transformer18.corpus import MAX_LENGTH, read_corpus, read_lines
 from transformer18.decoder import shift_right
+from transformer18.loss import label_smoothed_loss, rows_at_a_time
+from transformer18.runs import Stream, Task, read_json, read_metrics, train_run
 from transformer18.tokenizer import (
     Tokenizer,
     load_tokenizer,
     save_tokenizer,
     train_tokenizer,
 )
-from transformer18.vocabulary import BEGIN, END, PAD, pad
+from transformer18.training import Objective, Recipe
+from transformer18.vocabulary import BEGIN, END, PAD, Vocabulary, pad
 
 
 def test_tsv_and_two_files_give_the_same(tmp_path):
@@ -279,6 +288,228 @@ def test_pool_errors():
         list(pooled_batches(bad, max_tokens=8, seed=0, pool=3))
     with pytest.raises(ValueError, match="pool is 0"):
         next(pooled_batches(bad, max_tokens=8, seed=0, pool=0))
+
+
+def sentences(batches):
+    """The pairs in batches, without `end` and padding."""
+    found = []
+    for batch in batches:
+        for src, tgt in zip(batch.src_ids.tolist(), batch.labels.tolist()):
+            if END in tgt:
+                found.append((src[: src.index(END)], tgt[: tgt.index(END)]))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 3, 16])
+@pytest.mark.parametrize("max_tokens", [30, 128, 1000, 10**5])
+def test_buckets_have_few_shapes_and_all_pairs(buckets, max_tokens):
+    data = pairs(300)
+    settled = dict(max_tokens=max_tokens, seed=3, epoch=1, buckets=buckets)
+    batches = token_batches(data, **settled)
+    shapes, cells, labels = set(), 0, 0
+    for batch, group, shape in zip(batches, batches.groups, batches.shapes, strict=True):
+        rows, columns = shape
+        assert batch.src_ids.shape == batch.labels.shape == shape
+        assert rows == max_tokens // columns
+        assert columns % 8 == 0 or columns == max_tokens
+        plain = batches.pairs.batch(group)
+        (B, S), T = plain.src_ids.shape, plain.labels.size(1)
+        assert batch.src_ids[:B, :S].equal(plain.src_ids)
+        assert batch.labels[:B, :T].equal(plain.labels)
+        assert not batch.labels[B:].any() and not batch.labels[:, T:].any()
+        assert not batch.src_ids[:, S:].any() and not batch.src_ids[B:, 1:].any()
+        assert (batch.src_ids[B:, 0] == END).all()  # an empty sentence
+        assert batch.n_tokens == plain.n_tokens == (batch.labels != PAD).sum()
+        shapes.add(shape)
+        cells, labels = cells + rows * columns, labels + batch.n_tokens
+    assert len(shapes) <= buckets and sentences(batches) == sorted(data)
+    assert batches.padding["target"] == pytest.approx(1 - labels / cells)
+    assert same(batches, token_batches(data, **settled))
+    other = token_batches(data, **settled | {"epoch": 2})
+    assert set(other.shapes) <= set(batches.shapes) and sentences(other) == sorted(data)
+    if len(batches) > 3:
+        assert not same(batches, other)
+
+
+def test_buckets_are_a_lazy_sequence_too():
+    batches = token_batches(pairs(), max_tokens=128, seed=3, buckets=3)
+    rest, share = batches[5:9], batches[1::4]
+    assert same(rest, list(batches)[5:9]) and same(share, list(batches)[1::4])
+    assert rest.shapes == batches.shapes[5:9] and same([rest[-1]], [batches[8]])
+    assert same(pickle.loads(pickle.dumps(rest)), rest)
+    assert same(list(prefetch(batches)), batches)
+    with pytest.raises(IndexError):
+        batches[len(batches)]
+
+
+def test_the_lengths_of_buckets_leave_the_least_padding():
+    """Against all choices there are; where more buckets help little, fewer."""
+    draw = np.random.default_rng(0)
+    for n, spread in [(1, 5), (40, 40), (300, 60), (300, 9)]:
+        sizes = 1 + draw.geometric(1 / spread, n).clip(max=90)
+        highest = -(-sizes.max() // 8) * 8
+        below = range(8, highest, 8)
+        for buckets in (1, 2, 3, 5):
+            area = {}
+            for k in range(buckets):
+                for choice in combinations(below, k):
+                    lengths = np.array([*choice, highest])
+                    area[*lengths] = lengths[np.searchsorted(lengths, sizes)].sum()
+            found = tuple(bucket_lengths(sizes, buckets, max_tokens=1000).tolist())
+            least = min(area.values())
+            assert area[found] <= 1.01 * least
+            alike = [c for c, a in area.items() if len(c) == len(found)]
+            assert area[found] == min(area[c] for c in alike)
+            fewer = [a for c, a in area.items() if len(c) < len(found)]
+            assert all(a > 1.01 * least for a in fewer)
+
+
+def test_buckets_that_cannot_be():
+    bad = [([5], [5]), ([5], [5] * 8)]
+    with pytest.raises(ValueError, match="pair 1 has 9 tokens.*max_tokens 8"):
+        token_batches(bad, max_tokens=8, seed=0, buckets=2)
+    with pytest.raises(ValueError, match="buckets is 0: it must be at least 1"):
+        token_batches(bad, max_tokens=9, seed=0, buckets=0)
+    assert set(token_batches(bad, max_tokens=9, seed=0, buckets=2).shapes) == {(1, 8), (1, 9)}
+    assert token_batches(bad[:1], max_tokens=3, seed=0, buckets=2).shapes == [(1, 3)]
+    empty = token_batches([], max_tokens=8, seed=0, buckets=2)
+    assert list(empty) == [] and empty.padding.keys() == {"source", "target"}
+    with pytest.raises(ValueError, match="buckets must be an integer from 1"):
+        Recipe(buckets=0)
+
+
+def test_pools_in_buckets():
+    """What is longer than the first pool's pairs finds room, too."""
+    data = [*pairs(200), ([5] * 60, [6] * 50), *pairs(50)]
+    settled = dict(max_tokens=128, seed=3, epoch=1, pool=64, buckets=4)
+    parts = list(pooled_batches(iter(data), **settled))
+    assert same(parts, list(pooled_batches(iter(data), **settled)))
+    assert sentences(parts) == sorted(data)
+    shapes = {(*batch.src_ids.shape, *batch.labels.shape) for batch in parts}
+    assert len(shapes) <= 4 and (1, 128, 1, 128) in shapes
+    with pytest.raises(ValueError, match="pair 200 has 61 tokens.*max_tokens 60"):
+        list(pooled_batches(iter(data), **settled | {"max_tokens": 60}))
+    with pytest.raises(ValueError, match="buckets of a stream is 1"):
+        next(pooled_batches(iter(data), **settled | {"buckets": 1}))
+
+
+def small_model(dtype=torch.float64, n_layers=2):
+    torch.manual_seed(0)
+    config = TransformerConfig(20, d_model=16, n_heads=2, n_layers=n_layers, d_ff=24, dropout=0)
+    return make_transformer(config).to(dtype)
+
+
+def gradients(model, batches, bfloat16=False, **options):
+    """(loss, nll, all gradients) of an epoch, sums over the labels."""
+    total = torch.zeros(2, dtype=torch.float64)
+    model.zero_grad()
+    for batch in batches:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            features = model.features(batch.src_ids, batch.tgt_ids)
+            found = label_smoothed_loss(features, model.output_weight, batch.labels, **options)
+        found[0].backward()
+        total += torch.stack(found).detach().double()
+    return *total.tolist(), torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def test_an_epoch_in_buckets_has_the_same_loss_and_gradients():
+    """As the same groups without: padding and missing rows are nothing."""
+    model = small_model()
+    batches = token_batches(pairs(60), max_tokens=128, seed=3, buckets=3)
+    plain = [batches.pairs.batch(group) for group in batches.groups]
+    assert any(len(a.labels) < len(b.labels) for a, b in zip(plain, batches))
+    expected = gradients(model, plain)
+    for options in ({}, {"skip_padding": False}, {"skip_padding": False, "chunk": 7}):
+        found = gradients(model, batches, **options)
+        assert found[:2] == pytest.approx(expected[:2], rel=1e-12)
+        assert (found[2] - expected[2]).abs().max() < 1e-10 < expected[2].abs().max()
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_rows_of_padding_keep_gradients_finite(bfloat16):
+    """Both as buckets fill up and as nothing but padding on both sides."""
+    model = small_model(torch.float32)
+    batches = token_batches(pairs(9), max_tokens=400, seed=3, buckets=2)
+    expected = gradients(model, batches, bfloat16)
+    assert expected[2].isfinite().all()
+    bare = []
+    for batch in batches:
+        rows = batch.labels.any(1, keepdim=True)
+        assert not rows.all()  # some are missing
+        bare.append(Batch(batch.src_ids * rows, batch.labels))
+    found = gradients(model, bare, bfloat16)
+    assert found[:2] == pytest.approx(expected[:2], rel=1e-6)
+    assert (found[2] - expected[2]).abs().max() < 1e-4 * expected[2].abs().max()
+    nothing = Batch(torch.zeros(3, 8, dtype=torch.long), torch.zeros(3, 8, dtype=torch.long))
+    for options in ({}, {"skip_padding": False}):
+        loss, nll, gradient = gradients(model, [nothing], bfloat16, **options)
+        assert loss == nll == 0 and not gradient.any()
+
+
+def test_logits_at_a_time():
+    assert rows_at_a_time(37_000, "cpu") == 512
+    for vocabulary in (100, 16_000, 37_000, 10**7):
+        rows = rows_at_a_time(vocabulary, "cuda")
+        assert rows % 128 == 0 < rows
+        assert rows == 128 or 2**28 < 4 * rows * vocabulary <= 2**29
+
+
+def test_every_bucket_is_compiled(monkeypatch):
+    """Beyond the eight programs after which the library would give up."""
+    limits, counter, compile = torch._dynamo.config, CompileCounter(), torch.compile
+    monkeypatch.setattr(limits, "recompile_limit", limits.recompile_limit)
+    monkeypatch.setattr(
+        torch, "compile", lambda f, **how: compile(f, backend=counter, **how)
+    )
+    data = [([5] * n, [6] * n) for n in range(1, 90)]
+    batches = token_batches(data, max_tokens=200, seed=0, buckets=16)
+    shapes = len(set(batches.shapes))
+    assert 8 < shapes <= 16 < len(batches)
+    model = small_model(torch.float32, n_layers=1)
+    objective = Objective(model, Recipe(compile=True, buckets=16))
+    objective.score = Objective(model, Recipe()).score
+    for batch in [*batches, *batches]:
+        objective(batch.src_ids, batch.tgt_ids, batch.labels)[0].backward()
+    assert counter.frame_count == shapes
+
+
+def trained(folder, steps, train=None, **changes):
+    rows = [("a " * (1 + i % 20), "b " * (1 + i % 17)) for i in range(120)]
+    rows = [(source.strip(), target.strip()) for source, target in rows]
+    task = Task(train or rows, rows[:9], Vocabulary(["a", "b"]), "negative loss")
+    config = TransformerConfig(
+        len(task.tokenizer), d_model=12, n_heads=3, n_layers=1, d_ff=20
+    )
+    recipe = Recipe(**dict(steps=steps, warmup=5, eval_every=4, buckets=2) | changes)
+    model = train_run(folder, task, config, recipe, max_tokens=100, progress=False, resume=True)
+    records = read_metrics(folder)
+    rates = [record.pop("tokens_a_second") for record in records]
+    assert all(rate > 0 and record.pop("seconds") for rate, record in zip(rates, records))
+    return torch.cat([p.flatten() for p in model.parameters()]), records
+
+
+def test_a_run_in_buckets(tmp_path):
+    """It says what they are, goes on where it stopped, and only with the same."""
+    straight, records = trained(tmp_path / "straight", 24)
+    batches = read_json(tmp_path / "straight" / "run.json")["batches"]
+    shapes = batches["shapes"]
+    assert 1 <= len(shapes) <= 2 and all(100 // columns == rows for rows, columns, _ in shapes)
+    assert 0 < batches["padding"]["source"] < batches["padding"]["target"] < 0.6
+    trained(tmp_path / "other", 12)
+    resumed, again = trained(tmp_path / "other", 24)
+    assert resumed.equal(straight) and again == records
+    with pytest.raises(ValueError, match="begun with buckets 2, not 3"):
+        trained(tmp_path / "other", 24, buckets=3)
+
+
+def test_a_stream_in_buckets(tmp_path):
+    stream = Stream(lambda: iter([("a b", "b"), ("b", "a b a")] * 30))
+    weights, _ = trained(tmp_path / "run", 8, train=stream)
+    assert weights.isfinite().all()
+    assert "batches" not in read_json(tmp_path / "run" / "run.json")
+    with pytest.raises(ValueError, match="buckets of a stream is 1"):
+        trained(tmp_path / "one", 8, train=stream, buckets=1)
+    assert not (tmp_path / "one").exists()
 
 
 def makers():

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['Text', 'TwoTokenizers', 'Words', 'source_side', 'target_side', 'vocab_sizes', 'Stream', 'Task', 'translate_all',
            'loss_of_pairs', 'judge', 'MINI_RECIPE', 'MINI_TOKENS', 'mini_german_task', 'describe_run',
-           'data_fingerprint', 'write_json', 'read_json', 'read_metrics', 'save_words', 'load_words', 'keep_words',
-           'check_dev', 'tell_left_out', 'locked', 'claim', 'check_same_run', 'Keeper', 'to_tensorboard', 'draw_run',
-           'finish', 'Run', 'FIRST', 'TrainingRun', 'train_run', 'carry_out']
+           'describe_buckets', 'data_fingerprint', 'write_json', 'read_json', 'read_metrics', 'save_words',
+           'load_words', 'keep_words', 'check_dev', 'tell_left_out', 'locked', 'claim', 'check_same_run', 'Keeper',
+           'to_tensorboard', 'draw_run', 'finish', 'Run', 'DescribedRun', 'FIRST', 'TrainingRun', 'train_run',
+           'carry_out']
 
 # %% ../../book/17_training.ipynb #01cfe310
 import hashlib
@@ -16,6 +17,7 @@ import math
 import os
 import platform
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -27,7 +29,9 @@ import torch
 
 # %% ../../book/17_training.ipynb #ad797217
 from .batching import (
+    BucketBatches,
     PackedPairs,
+    check_buckets,
     make_batch,
     pooled_batches,
     token_batches,
@@ -199,6 +203,16 @@ def describe_run(config, recipe: Recipe, seed: int, **more) -> dict:
         "torch": torch.__version__,
         "python": platform.python_version(),
         **more,
+    }
+
+
+def describe_buckets(batches: BucketBatches) -> dict:
+    """Shapes (rows, columns, batches) and padding of an epoch."""
+    shapes = Counter(batches.shapes)
+    padding = batches.padding.items()
+    return {
+        "shapes": [[*shape, shapes[shape]] for shape in sorted(shapes)],
+        "padding": {side: round(share, 4) for side, share in padding},
     }
 
 
@@ -499,12 +513,14 @@ class Run:
             if max(map(len, pair)) < self.max_tokens:
                 yield pair
 
-# %% ../../book/17_training.ipynb #0b627666
-FIRST = "command", "started", "hardware", "torch"  # of a run that resumed
+# %% ../../book/17_training.ipynb #43610f9e
+class DescribedRun(Run):
+    """A `Run` that can be described and read from."""
 
-
-class TrainingRun(Run):
-    """A `Run` that can be described, begun and read from."""
+    def __post_init__(self):
+        streamed = isinstance(self.task.train, Stream)
+        check_buckets(self.recipe.buckets, streamed)
+        super().__post_init__()
 
     def batches(self, epoch: int):
         pairs, make = self.pairs, token_batches
@@ -512,16 +528,26 @@ class TrainingRun(Run):
             make, pairs = pooled_batches, self.task.train.open()
             pairs = self.fitting(pairs)
         return make(
-            pairs, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch
+            pairs, max_tokens=self.max_tokens, seed=self.seed,
+            epoch=epoch, buckets=self.recipe.buckets,
         )
 
     def describe(self, **notes) -> dict:
+        if self.recipe.buckets is not None and self.pairs is not None:
+            notes["batches"] = describe_buckets(self.batches(0))
         return describe_run(
             self.config, self.recipe, self.seed, device=self.device,
             max_tokens=self.max_tokens, too_long=self.too_long,
             processes=self.team.size, metric=self.task.metric,
             data=self.data, dev=data_fingerprint(self.dev), **notes,
         )
+
+# %% ../../book/17_training.ipynb #0b627666
+FIRST = "command", "started", "hardware", "torch"  # of a run that resumed
+
+
+class TrainingRun(DescribedRun):
+    """A `DescribedRun` that can be begun, or gone on with."""
 
     def open(self, resume: bool, **notes) -> None:
         """Claim the folder, or see that it holds this very run."""
