@@ -40,7 +40,7 @@ def in_float32(query: Tensor, key: Tensor, value: Tensor, *, attn_mask):
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
     return out.to(query.dtype)
 
-# %% ../../book/11_scaled_dot_product.ipynb #b0a7b9b7
+# %% ../../book/11_scaled_dot_product.ipynb #598aec98
 def few_queries(query: Tensor, mask: Tensor | None) -> bool:
     """Is there little to do in each of many heads, on a CPU?
 
