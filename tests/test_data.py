@@ -456,8 +456,7 @@ def test_logits_at_a_time():
 
 def test_every_bucket_is_compiled(monkeypatch):
     """Beyond the eight programs after which the library would give up."""
-    limits, counter, compile = torch._dynamo.config, CompileCounter(), torch.compile
-    monkeypatch.setattr(limits, "recompile_limit", limits.recompile_limit)
+    counter, compile = CompileCounter(), torch.compile
     monkeypatch.setattr(
         torch, "compile", lambda f, **how: compile(f, backend=counter, **how)
     )
@@ -471,6 +470,14 @@ def test_every_bucket_is_compiled(monkeypatch):
     for batch in [*batches, *batches]:
         objective(batch.src_ids, batch.tgt_ids, batch.labels)[0].backward()
     assert counter.frame_count == shapes
+
+
+@pytest.fixture(autouse=True)
+def own_limits():
+    """What a test allows the compiler ends with the test."""
+    limits = torch._dynamo.config
+    with limits.patch(recompile_limit=limits.recompile_limit):
+        yield
 
 
 def trained(folder, steps, train=None, **changes):
