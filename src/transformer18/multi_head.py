@@ -77,13 +77,13 @@ def look_up(projections: Projections, query, key, value, cache=None):
             k, v = cache.append(projections, k, v)
         return q, k, v
 
-    def key_value():
-        return projections.key_value(key, value)
-
-    k, v = (key_value() if cache is None
-            else cache.once(projections, key_value))
-    rivals = query.reshape(k.size(0), -1, query.size(2))  # (B, m T, D)
-    return projections.query(rivals), k, v
+    D = query.size(2)
+    if cache is None:  # queries (B m, T, D) as (B, m T, D)
+        return projections(query.reshape(key.size(0), -1, D), key, value)
+    k, v = cache.once(
+        projections, lambda: projections.key_value(key, value)
+    )
+    return projections.query(query.reshape(k.size(0), -1, D)), k, v
 
 # %% ../../book/12_multi_head.ipynb #26335d1e
 class MultiHeadAttention(nn.Module):
