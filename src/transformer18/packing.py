@@ -59,7 +59,7 @@ class FixedLinear(nn.Module):
 
 # %% ../../book/19_full_model.ipynb #b08897d8
 class Int8Linear(nn.Module):
-    """x Wᵀ + b, both x and W rounded to 8 bits and scaled by row.
+    """x Wᵀ + b: W in 8 bits with a scale a row, x in 7 with one scale.
 
     forward(x (..., D)) -> (..., V), for W (V, D). CPU only. Raises
     FloatingPointError for weights that are not numbers.
